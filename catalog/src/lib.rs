@@ -1,0 +1,1 @@
+//! Model records, shape envelopes, and the code that resolves them.

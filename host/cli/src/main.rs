@@ -1,0 +1,3 @@
+//! The synapse command: the daemon and its command line.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! The Synapse daemon: sockets, files, clock and database.

@@ -1,0 +1,1 @@
+//! Finds, checks, scans and loads engine bundles.

@@ -1,0 +1,1 @@
+//! Message types and framing of the Synapse sockets.

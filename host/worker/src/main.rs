@@ -1,0 +1,3 @@
+//! The generic worker process: loads one engine bundle.
+
+fn main() {}

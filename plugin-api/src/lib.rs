@@ -1,0 +1,1 @@
+//! The frozen ABI between a Synapse host and its engine plugins.

@@ -1,0 +1,1 @@
+//! Pure-Rust CPU runtime for BERT-family encoders.

@@ -1,0 +1,1 @@
+//! A deterministic toy engine: tutorial, test stand-in and fault injector.

@@ -1,0 +1,1 @@
+//! Golden layout of the ABI, and plugins built elsewhere.

@@ -1,0 +1,1 @@
+//! Integration tests: real sockets, real processes.
