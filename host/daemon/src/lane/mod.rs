@@ -1,0 +1,1 @@
+//! Lanes: one model served by one engine.

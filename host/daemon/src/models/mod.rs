@@ -1,0 +1,1 @@
+//! The model store: pulls, verifies and keeps model files.

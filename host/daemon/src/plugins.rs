@@ -1,0 +1,1 @@
+//! The bundles found at start and their states.

@@ -1,0 +1,26 @@
+//! The operations: one file for each method of the socket.
+//!
+//! State: none; every operation works on [`crate::state::Daemon`]. Callers: `rpc/dispatch.rs`, which parses the
+//! parameters and writes the reply. Not known here: JSON, sockets, connections. Each file has
+//! `pub async fn run(daemon: &Arc<Daemon>, ctx: &RequestContext, params: P) -> Result<R, ServiceError>`, where `P`
+//! and `R` are types of `synapse_wire::client`.
+
+pub mod embed_batch;
+pub mod embed_query;
+pub mod health;
+pub mod job_cancel;
+pub mod job_list;
+pub mod job_status;
+pub mod model_load;
+pub mod model_status;
+pub mod model_unload;
+pub mod models_list;
+pub mod models_pull;
+pub mod models_remove;
+pub mod plugins_list;
+pub mod request_cancel;
+pub mod server_info;
+pub mod tokenize;
+
+pub use crate::rpc::context::RequestContext;
+pub use crate::rpc::error::{Code, ServiceError};

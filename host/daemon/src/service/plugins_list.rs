@@ -1,0 +1,1 @@
+//! The operation behind `plugins_list`.

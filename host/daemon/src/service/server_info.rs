@@ -1,0 +1,1 @@
+//! The operation behind `server_info`.

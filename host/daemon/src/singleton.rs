@@ -1,0 +1,1 @@
+//! One daemon per data directory.

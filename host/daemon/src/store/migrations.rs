@@ -1,0 +1,136 @@
+//! The schema of `store.db`: every version as one forward step, applied in order, never edited afterwards.
+//!
+//! Owns the table `schema_version` (one row per applied step). Called once by `Store::open`, before the writer
+//! starts. Does not know what the tables mean: each is read and written by the file named after it.
+
+use std::path::Path;
+
+use rusqlite::{Connection, TransactionBehavior};
+
+use super::error::StoreError;
+
+/// Marks a database file as ours ("SYNP").
+const APPLICATION_ID: i32 = 0x5359_4e50;
+
+/// Step `n` (counted from 1) brings version `n - 1` to version `n`. Append only: a released step never changes.
+pub(super) const STEPS: &[&str] = &[
+    // 1: the start counter, what scans found, and bundles that panicked in this process.
+    "CREATE TABLE module_generation (
+         only INTEGER PRIMARY KEY CHECK (only = 1),
+         value INTEGER NOT NULL CHECK (value > 0)
+     ) STRICT;
+     CREATE TABLE scan (
+         digest TEXT PRIMARY KEY,
+         outcome TEXT NOT NULL CHECK (outcome IN ('described', 'quarantined', 'timed_out')),
+         body TEXT NOT NULL,
+         host_version TEXT NOT NULL,
+         at_unix_ms INTEGER NOT NULL
+     ) STRICT;
+     CREATE TABLE demotion (
+         digest TEXT PRIMARY KEY,
+         bundle TEXT NOT NULL,
+         reason TEXT NOT NULL,
+         at_unix_ms INTEGER NOT NULL
+     ) STRICT;",
+];
+
+/// Brings the database to the version of `steps`, all missing steps in one transaction.
+///
+/// # Errors
+/// [`StoreError::NewerSchema`] and [`StoreError::Foreign`] change nothing; SQLite's own failures leave the old version.
+pub(super) fn migrate(connection: &mut Connection, path: &Path, steps: &[&str]) -> Result<(), StoreError> {
+    let sql = |error: rusqlite::Error| StoreError::from_sqlite(path, &error);
+    let supported = i64::try_from(steps.len()).unwrap_or(i64::MAX);
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sql)?;
+    let application_id: i32 =
+        transaction.pragma_query_value(None, "application_id", |row| row.get(0)).map_err(sql)?;
+    let tables: i64 =
+        transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(sql)?;
+    if application_id != APPLICATION_ID && (application_id != 0 || tables > 0) {
+        return Err(StoreError::Foreign { path: path.to_path_buf(), application_id });
+    }
+    transaction
+        .execute_batch(
+            "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY CHECK (version > 0)) STRICT",
+        )
+        .map_err(sql)?;
+    let found: i64 = transaction
+        .query_row("SELECT coalesce(max(version), 0) FROM schema_version", [], |row| row.get(0))
+        .map_err(sql)?;
+    if found > supported {
+        return Err(StoreError::NewerSchema { path: path.to_path_buf(), found, supported });
+    }
+    for (version, step) in (1_i64..).zip(steps) {
+        if version > found {
+            transaction.execute_batch(step).map_err(sql)?;
+            transaction.execute("INSERT INTO schema_version (version) VALUES (?1)", [version]).map_err(sql)?;
+        }
+    }
+    transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(sql)?;
+    transaction.commit().map_err(sql)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: &str = "CREATE TABLE kept (value INTEGER NOT NULL) STRICT";
+    const SECOND: &str = "ALTER TABLE kept ADD COLUMN label TEXT NOT NULL DEFAULT 'none'";
+
+    fn version(connection: &Connection) -> i64 {
+        connection.query_row("SELECT max(version) FROM schema_version", [], |row| row.get(0)).unwrap()
+    }
+
+    #[test]
+    fn a_later_build_brings_an_older_database_forward_and_keeps_its_rows() {
+        let path = Path::new("store.db");
+        let mut connection = Connection::open_in_memory().unwrap();
+        migrate(&mut connection, path, &[FIRST]).unwrap();
+        assert_eq!(version(&connection), 1);
+        connection.execute("INSERT INTO kept (value) VALUES (7)", []).unwrap();
+        migrate(&mut connection, path, &[FIRST, SECOND]).unwrap();
+        migrate(&mut connection, path, &[FIRST, SECOND]).unwrap();
+        assert_eq!(version(&connection), 2);
+        let row: (i64, String) =
+            connection.query_row("SELECT value, label FROM kept", [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        assert_eq!(row, (7, "none".to_owned()));
+    }
+
+    #[test]
+    fn a_failing_step_leaves_the_old_version() {
+        let path = Path::new("store.db");
+        let mut connection = Connection::open_in_memory().unwrap();
+        migrate(&mut connection, path, &[FIRST]).unwrap();
+        migrate(&mut connection, path, &[FIRST, SECOND, "CREATE TABLE kept (again INTEGER)"]).unwrap_err();
+        assert_eq!(version(&connection), 1);
+        connection.query_row("SELECT label FROM kept", [], |_| Ok(())).unwrap_err();
+    }
+
+    #[test]
+    fn a_newer_database_is_refused_with_both_versions() {
+        let path = Path::new("store.db");
+        let mut connection = Connection::open_in_memory().unwrap();
+        migrate(&mut connection, path, &[FIRST, SECOND]).unwrap();
+        let error = migrate(&mut connection, path, &[FIRST]).unwrap_err();
+        assert_eq!(error, StoreError::NewerSchema { path: path.to_path_buf(), found: 2, supported: 1 });
+    }
+
+    #[test]
+    fn another_programs_database_is_left_alone() {
+        let path = Path::new("store.db");
+        let mut connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch("CREATE TABLE theirs (value INTEGER)").unwrap();
+        let error = migrate(&mut connection, path, STEPS).unwrap_err();
+        assert_eq!(error, StoreError::Foreign { path: path.to_path_buf(), application_id: 0 });
+        let tables: i64 =
+            connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).unwrap();
+        assert_eq!(tables, 1);
+    }
+
+    #[test]
+    fn every_released_step_applies_to_an_empty_database() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        migrate(&mut connection, Path::new("store.db"), STEPS).unwrap();
+        assert_eq!(version(&connection), i64::try_from(STEPS.len()).unwrap());
+    }
+}

@@ -1,0 +1,1 @@
+//! Tokenization, the host's own.
