@@ -6,5 +6,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod canon;
 pub mod digest;
 pub mod engine;
+pub mod fingerprint;
+pub mod job;
+pub mod limits;
+pub mod residency;
+pub mod schedule;
