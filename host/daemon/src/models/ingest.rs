@@ -1,0 +1,1 @@
+//! Ingest: from arrived files to an installed model.

@@ -1,0 +1,56 @@
+//! Leases on blobs: shared for readers, exclusive for deletion, across processes (CACHE-02, CACHE-03).
+//!
+//! State: one lock file for each digest under `leases/`, never deleted (deleting a lock file while another process
+//! opens it would give two holders). Callers: `models::ModelStore`. Not known here: why a file is held.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::path::Path;
+
+use synapse_core::digest::Sha256Digest;
+
+/// How a blob is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseMode {
+    /// With other readers: the file is being verified, mapped or read.
+    Shared,
+    /// Alone: the file is about to be deleted.
+    Exclusive,
+}
+
+/// A held lease. Ends when dropped, and when its process ends however it ends.
+#[derive(Debug)]
+pub struct Lease {
+    digest: Sha256Digest,
+    _file: File,
+}
+
+impl Lease {
+    /// The blob that is held.
+    #[must_use]
+    pub const fn digest(&self) -> Sha256Digest {
+        self.digest
+    }
+}
+
+/// Takes a lease if nobody holds the blob in a conflicting mode; `None` when somebody does. Never waits.
+///
+/// # Errors
+/// The lock file cannot be opened, or the file system has no locks.
+pub fn try_lease(folder: &Path, digest: Sha256Digest, mode: LeaseMode) -> io::Result<Option<Lease>> {
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .open(folder.join(format!("{digest}.lock")))?;
+    let taken = match mode {
+        LeaseMode::Shared => file.try_lock_shared(),
+        LeaseMode::Exclusive => file.try_lock(),
+    };
+    match taken {
+        Ok(()) => Ok(Some(Lease { digest, _file: file })),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}

@@ -1,0 +1,1 @@
+//! Recovery: what a killed pull left behind.

@@ -1,0 +1,1 @@
+//! The hub source: plain HTTP with byte ranges.

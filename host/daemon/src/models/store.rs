@@ -1,0 +1,1 @@
+//! Blobs by SHA-256.

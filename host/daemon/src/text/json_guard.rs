@@ -1,0 +1,1 @@
+//! Depth, size and duplicate checks before any JSON of a stranger is used.

@@ -1,0 +1,1 @@
+//! Sanitising a published tokenizer.
