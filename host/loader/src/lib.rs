@@ -1,1 +1,38 @@
 //! Finds, checks, scans and loads engine bundles.
+//!
+//! State: the bundles that this process opened (never unloaded), the digests whose scan timed out in this process,
+//! and one spawner thread. Callers: the daemon's plugin registry, `synapse-worker`, the conformance kit. Not known
+//! here: sockets, the database (scan results go through [`ScanMemory`]), models, requests and schedules.
+//!
+//! Discovery ([`Loader::discover`]) never runs a bundle's code in this process: it reads the manifest, copies the
+//! files to a private folder named by their digest, reads the magic block from the library as a file, and lets a
+//! child process load the copy and describe it. Only [`Loader::open`] loads a library here, and only for a bundle
+//! whose status is [`BundleStatus::Ready`].
+//!
+//! | question | file |
+//! |---|---|
+//! | where are bundles looked for, who wins | `search.rs` |
+//! | what may `plugin.toml` say | `manifest.rs` |
+//! | what exactly is loaded | `staging.rs` |
+//! | which ABI was it built for | `note.rs` |
+//! | what does it offer | `scan.rs`, `descriptor.rs`, `memory.rs` |
+//! | may it run in this process | `trust.rs`, `placement.rs` |
+//! | what does the operator see | `bundle.rs` |
+//! | how is it loaded and called | `open.rs`, `v1.rs` |
+//! | how are processes started | `process.rs` |
+
+mod bundle;
+mod descriptor;
+mod error;
+mod loader;
+mod memory;
+mod plugin;
+pub mod process;
+pub mod trust;
+
+pub use bundle::{Bundle, BundleDigest, BundleStatus, RefusalReason};
+pub use descriptor::{Descriptor, DescriptorError};
+pub use error::LoaderError;
+pub use loader::{Loader, LoaderConfig};
+pub use memory::{MemoryOnly, ScanMemory, ScanOutcome};
+pub use plugin::Plugin;
