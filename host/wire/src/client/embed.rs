@@ -1,0 +1,359 @@
+//! `embed.query` and `embed.batch`: params, the constraints that every engine request shares, and the vector reply.
+//!
+//! No state. Both operations answer with the same [`EmbedReply`] (API-12). Which lane serves a request, and what a
+//! model allows, is decided by the daemon.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::error::Failure;
+use super::job::JobAccepted;
+use super::method::operation;
+use super::text::Text;
+use super::vector::{Encoding, Vector};
+
+/// Declares the params of an engine-bearing operation: its own fields, and the common ones of API-04.
+macro_rules! engine_params {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident { $($(#[$field_meta:meta])* pub $field:ident: $type:ty,)* }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields)]
+        pub struct $name {
+            $($(#[$field_meta])* pub $field: $type,)*
+            /// How long the whole request may take, in milliseconds from its complete receipt; default 30,000.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub deadline_ms: Option<u64>,
+            /// How long it may wait for its start, in milliseconds; default 5,000, at most `deadline_ms`.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub max_queue_ms: Option<u64>,
+            /// Refuse at once where the request would wait for readiness (API-08).
+            #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+            pub fail_if_not_ready: bool,
+            /// Serve only in this numeric space (API-06): a fingerprint in lower-case hex.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub required_fingerprint: Option<String>,
+            /// With `required_fingerprint`: also serve in a space that is certified as equivalent now.
+            #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+            pub allow_equivalent: bool,
+            /// Serve only while the alias table has this epoch (API-07).
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub required_epoch: Option<u64>,
+            /// Serve only on this device class, for example `cpu`.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub require_device: Option<String>,
+        }
+
+        impl $name {
+            /// The common fields of API-04.
+            #[must_use]
+            pub fn constraints(&self) -> Constraints {
+                Constraints {
+                    deadline_ms: self.deadline_ms,
+                    max_queue_ms: self.max_queue_ms,
+                    fail_if_not_ready: self.fail_if_not_ready,
+                    required_fingerprint: self.required_fingerprint.clone(),
+                    allow_equivalent: self.allow_equivalent,
+                    required_epoch: self.required_epoch,
+                    require_device: self.require_device.clone(),
+                }
+            }
+
+            /// Sets the common fields of API-04.
+            #[must_use]
+            pub fn with_constraints(mut self, constraints: Constraints) -> Self {
+                self.deadline_ms = constraints.deadline_ms;
+                self.max_queue_ms = constraints.max_queue_ms;
+                self.fail_if_not_ready = constraints.fail_if_not_ready;
+                self.required_fingerprint = constraints.required_fingerprint;
+                self.allow_equivalent = constraints.allow_equivalent;
+                self.required_epoch = constraints.required_epoch;
+                self.require_device = constraints.require_device;
+                self
+            }
+        }
+    };
+}
+
+/// What every engine-bearing request may demand (API-04). Evaluated as a whole before anything happens (API-05).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Constraints {
+    /// The whole request's time, in milliseconds from its complete receipt.
+    pub deadline_ms: Option<u64>,
+    /// The longest wait for the start, in milliseconds.
+    pub max_queue_ms: Option<u64>,
+    /// Refuse at once instead of waiting for readiness.
+    pub fail_if_not_ready: bool,
+    /// The one fingerprint to serve with.
+    pub required_fingerprint: Option<String>,
+    /// Whether spaces equivalent to the required one will do.
+    pub allow_equivalent: bool,
+    /// The alias table's epoch to serve under.
+    pub required_epoch: Option<u64>,
+    /// The device class to serve on.
+    pub require_device: Option<String>,
+}
+
+/// What a text is for. Models with templates treat the two apart; the others ignore it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// A search query; the default of `embed.query`.
+    Query,
+    /// A text to be found; the default of `embed.batch`.
+    Document,
+    /// No template at all.
+    None,
+}
+
+impl Role {
+    /// The name on the wire.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Query => "query",
+            Self::Document => "document",
+            Self::None => "none",
+        }
+    }
+}
+
+engine_params! {
+    /// Params of `embed.query`: one text.
+    pub struct EmbedQueryParams {
+        /// A model id, or `MODEL@ENGINE[:VARIANT]` for one of its lanes.
+        pub model: String,
+        /// The text.
+        pub text: Text,
+        /// What the text is for; default `query`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub role: Option<Role>,
+        /// Keep only the first so many dimensions and scale to unit length again; only what the model's record lists.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub dimensions: Option<u32>,
+        /// Scale to unit length; default as the model's record.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub normalize: Option<bool>,
+        /// Cut a text that is too long (always disclosed) or refuse it; default as the model's record.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub truncate: Option<bool>,
+        /// How to write the vector; default `array`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub encoding: Option<Encoding>,
+        /// The numeric space of the index to be searched: serve in it or in one that is equivalent now (API-10).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub target_fingerprint: Option<String>,
+    }
+}
+
+engine_params! {
+    /// Params of `embed.batch`: up to 64 texts, 8,192 tokens and 8 MiB inline.
+    pub struct EmbedBatchParams {
+        /// A model id, or `MODEL@ENGINE[:VARIANT]` for one of its lanes.
+        pub model: String,
+        /// The texts, each with an id of its own.
+        pub items: Vec<BatchItem>,
+        /// What the texts are for; default `document`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub role: Option<Role>,
+        /// Keep only the first so many dimensions and scale to unit length again; only what the model's record lists.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub dimensions: Option<u32>,
+        /// Scale to unit length; default as the model's record.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub normalize: Option<bool>,
+        /// Cut texts that are too long (always disclosed) or refuse them; default as the model's record.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub truncate: Option<bool>,
+        /// How to write the vectors; default `array`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub encoding: Option<Encoding>,
+        /// The numeric space of the index to be extended: serve in it or in one that is equivalent now (API-10).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub target_fingerprint: Option<String>,
+        /// Makes a repetition harmless and, over the inline caps, turns the batch into a job. At most 256 bytes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub request_key: Option<String>,
+    }
+}
+
+impl EmbedQueryParams {
+    /// One text for one model, everything else by default.
+    #[must_use]
+    pub fn new(model: impl Into<String>, text: impl Into<Text>) -> Self {
+        Self {
+            model: model.into(),
+            text: text.into(),
+            role: None,
+            dimensions: None,
+            normalize: None,
+            truncate: None,
+            encoding: None,
+            target_fingerprint: None,
+            deadline_ms: None,
+            max_queue_ms: None,
+            fail_if_not_ready: false,
+            required_fingerprint: None,
+            allow_equivalent: false,
+            required_epoch: None,
+            require_device: None,
+        }
+    }
+}
+
+impl EmbedBatchParams {
+    /// Some texts for one model, everything else by default.
+    #[must_use]
+    pub fn new(model: impl Into<String>, items: Vec<BatchItem>) -> Self {
+        Self {
+            model: model.into(),
+            items,
+            role: None,
+            dimensions: None,
+            normalize: None,
+            truncate: None,
+            encoding: None,
+            target_fingerprint: None,
+            request_key: None,
+            deadline_ms: None,
+            max_queue_ms: None,
+            fail_if_not_ready: false,
+            required_fingerprint: None,
+            allow_equivalent: false,
+            required_epoch: None,
+            require_device: None,
+        }
+    }
+}
+
+/// One text of a batch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BatchItem {
+    /// The client's name for it, unique within the request, at most 256 bytes.
+    pub id: String,
+    /// The text.
+    pub text: Text,
+}
+
+impl BatchItem {
+    /// An item.
+    #[must_use]
+    pub fn new(id: impl Into<String>, text: impl Into<Text>) -> Self {
+        Self {
+            id: id.into(),
+            text: text.into(),
+        }
+    }
+}
+
+/// Where an engine runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Placement {
+    /// Inside the daemon.
+    InProcess,
+    /// In a supervised worker process.
+    Worker,
+    /// A value that this version does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+/// Where a vector comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Provenance {
+    /// The fingerprint actually used.
+    pub fingerprint: String,
+    /// The engine's name.
+    pub engine: String,
+    /// The engine's numeric version.
+    pub engine_version: String,
+    /// SHA-256 of the plugin bundle, lower-case hex.
+    pub bundle_digest: String,
+    /// The lane, `MODEL@ENGINE:VARIANT`.
+    pub lane: String,
+    /// Where the engine ran.
+    pub placement: Placement,
+    /// SHA-256 over the model's files, lower-case hex.
+    pub model_digest: String,
+    /// The role applied.
+    pub role: Role,
+    /// The template applied, where the model has one for the role.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template_id: Option<String>,
+    /// Whether the vectors were scaled to unit length.
+    pub normalized: bool,
+    /// The machine profile of the certificate; null while certification does not exist.
+    pub machine_profile_hash: Option<String>,
+    /// The certificate's level (`reference` or `consistent`); null where the lane has none.
+    pub certification: Option<String>,
+}
+
+/// How one text fared; the arrays of a reply keep the request's length and order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ItemOutcome {
+    /// The request's id of the item (`embed.query` answers `"0"`).
+    pub id: String,
+    /// Tokens of the whole text.
+    pub submitted_tokens: u32,
+    /// Tokens that the engine saw.
+    pub effective_tokens: u32,
+    /// Whether something was cut off (API-14). Never silent.
+    pub truncated: bool,
+    /// Why this item has no vector.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Failure>,
+}
+
+/// The reply of every vector-bearing operation (API-12).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct EmbedReply {
+    /// The catalog id of the model.
+    pub model: String,
+    /// The numeric space of these vectors as served: store it with them, and never compare across two.
+    pub fingerprint: String,
+    /// The numeric profile: the same for every dimension and normalisation served from it.
+    pub numeric_profile_id: String,
+    /// The alias table's epoch under which the request was accepted.
+    pub table_epoch: u64,
+    /// The length of every vector.
+    pub dims: u32,
+    /// Where the vectors come from.
+    pub provenance: Provenance,
+    /// One vector per item; null for an item that failed.
+    pub vectors: Vec<Option<Vector>>,
+    /// Tokens that the engine saw, per item; 0 for an item that failed.
+    pub real_token_counts: Vec<u32>,
+    /// How each item fared.
+    pub items: Vec<ItemOutcome>,
+    /// Fingerprints that are certified as equivalent now.
+    pub equivalent_to: Vec<String>,
+}
+
+/// Result of `embed.batch`: vectors, or the job that a batch over the inline caps became.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum EmbedBatchResult {
+    /// Answered inline.
+    Vectors(Box<EmbedReply>),
+    /// Accepted as a job (only with a `request_key`).
+    Accepted(JobAccepted),
+}
+
+impl From<EmbedReply> for EmbedBatchResult {
+    fn from(reply: EmbedReply) -> Self {
+        Self::Vectors(Box::new(reply))
+    }
+}
+
+operation!(
+    /// `embed.query`.
+    EmbedQuery(EmbedQueryParams) -> EmbedReply
+);
+operation!(
+    /// `embed.batch`.
+    EmbedBatch(EmbedBatchParams) -> EmbedBatchResult
+);

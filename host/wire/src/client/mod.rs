@@ -1,0 +1,44 @@
+//! The client wire: everything that a program which talks to the daemon reads or writes.
+//!
+//! No state. Each operation is a unit type that implements [`Operation`] and so ties its [`Method`] name to the type
+//! of its params and of its result. Request types refuse unknown fields by name; response types ignore what they do
+//! not know, and enums in responses have an `unknown` value, so that an older client can talk to a newer daemon.
+
+pub mod embed;
+pub mod envelope;
+pub mod error;
+pub mod job;
+pub mod method;
+pub mod model;
+pub mod plugin;
+pub mod server;
+pub mod text;
+pub mod vector;
+
+pub use embed::{
+    BatchItem, Constraints, EmbedBatch, EmbedBatchParams, EmbedBatchResult, EmbedQuery, EmbedQueryParams, EmbedReply,
+    ItemOutcome, Placement, Provenance, Role,
+};
+pub use envelope::{
+    EnvelopeError, EnvelopeFault, Id, ParamsError, Request, Response, Stamp, Stamped, encode_error, encode_request,
+    encode_result, parse_params, parse_request, parse_response,
+};
+pub use error::{Class, ErrorCode, ErrorData, ErrorDetail, ErrorObject, Failure};
+pub use job::{
+    JobAccepted, JobCancel, JobKind, JobList, JobListParams, JobListResult, JobParams, JobProgress, JobResult,
+    JobState, JobStatus, JobView, LoadOutcome, PullOutcome,
+};
+pub use method::{Method, Operation};
+pub use model::{
+    LaneEntry, LaneStatus, ModelEntry, ModelKind, ModelLoad, ModelParams, ModelState, ModelStatus, ModelStatusResult,
+    ModelUnload, ModelUnloadResult, ModelsList, ModelsListParams, ModelsListResult, ModelsPull, ModelsPullParams,
+    ModelsRemove, ModelsRemoveResult, PullSource,
+};
+pub use plugin::{PluginEngine, PluginEntry, PluginStatus, PluginsList, PluginsListParams, PluginsListResult};
+pub use server::{
+    Health, HealthParams, HealthResult, HealthStatus, JobCounts, LaneHealth, Limits, ModelHealth, PluginCounts,
+    RequestCancel, RequestCancelParams, RequestCancelResult, ServerInfo, ServerInfoParams, ServerInfoResult,
+    WorkerHealth,
+};
+pub use text::{InvalidText, Text, TextTokenize, TokenizeParams, TokenizeResult};
+pub use vector::{Encoding, Vector, VectorError};

@@ -1,0 +1,91 @@
+//! `plugins.list`: every bundle that was found, accepted or refused, with the reason.
+//!
+//! No state. The verdicts are the loader's; this file gives them their names on the wire.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::embed::Placement;
+use super::method::operation;
+use super::model::ModelKind;
+
+/// Params of `plugins.list`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PluginsListParams {}
+
+/// What became of a bundle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PluginStatus {
+    /// It may serve inside the daemon.
+    Ready,
+    /// It is sound, but may only run in a worker process.
+    NeedsWorker,
+    /// It is not accepted; `reason` says why.
+    Refused,
+    /// It crashed or hung when it was described and is not touched again until its files change.
+    Quarantined,
+    /// Another bundle with the same id comes first in the search order.
+    Shadowed,
+    /// A value that this version does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+/// One engine that a bundle offers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PluginEngine {
+    /// The engine's name.
+    pub engine: String,
+    /// Its numeric version.
+    pub version: String,
+    /// What it is for.
+    pub kind: ModelKind,
+    /// The artifact format, for example `safetensors`.
+    pub format: String,
+    /// The arithmetic type, for example `f32`.
+    pub dtype: String,
+    /// How a bulk call gives way: `checkpoint`, `share` or `quantum`.
+    pub preempt: String,
+}
+
+/// One bundle.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PluginEntry {
+    /// Its id: the folder's name.
+    pub id: String,
+    /// The bundle's package version, where its manifest was readable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Its folder.
+    pub dir: String,
+    /// SHA-256 over its files, lower-case hex, where it was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// What became of it.
+    pub status: PluginStatus,
+    /// A stable word for the reason, for example `abi_major`, `digest_mismatch`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The reason in words, and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// What it offers, where it was described.
+    pub engines: Vec<PluginEngine>,
+    /// Where it runs; absent for a bundle that does not run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
+}
+
+/// Result of `plugins.list`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PluginsListResult {
+    /// Every bundle, in the search order.
+    pub plugins: Vec<PluginEntry>,
+}
+
+operation!(
+    /// `plugins.list`.
+    PluginsList(PluginsListParams) -> PluginsListResult
+);
