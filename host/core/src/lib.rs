@@ -14,3 +14,4 @@ pub mod job;
 pub mod limits;
 pub mod residency;
 pub mod schedule;
+pub mod supervision;
