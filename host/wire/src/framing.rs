@@ -136,3 +136,101 @@ pub fn depth_within(line: &[u8], max: usize) -> bool {
     }
     true
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn split_in(chunks: &[&[u8]], max: usize) -> Vec<Frame> {
+        let mut splitter = LineSplitter::new(max);
+        let mut frames = Vec::new();
+        for chunk in chunks {
+            let mut input = *chunk;
+            while let Some(frame) = splitter.next_frame(&mut input) {
+                frames.push(frame);
+            }
+            assert!(input.is_empty(), "the splitter left bytes behind");
+            assert!(splitter.buffered() <= max, "the splitter holds more than the cap");
+        }
+        frames.extend(splitter.finish());
+        frames
+    }
+
+    fn line(text: &str) -> Frame {
+        Frame::Line(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn lines_end_with_newline_or_with_the_stream() {
+        assert_eq!(split_in(&[b"a\nb\r\nc"], 8), [line("a"), line("b"), line("c")]);
+        assert_eq!(split_in(&[b"a", b"b", b"\n", b"c\n"], 8), [line("ab"), line("c")]);
+    }
+
+    #[test]
+    fn blank_lines_are_skipped() {
+        assert_eq!(split_in(&[b"\n\r\n  \t\n a \n\n"], 8), [line(" a ")]);
+        assert_eq!(split_in(&[b""], 8), []);
+    }
+
+    /// A line of exactly the cap passes; one byte more is refused once, and the stream goes on after its newline.
+    #[test]
+    fn the_cap_is_exact_and_the_stream_resynchronises() {
+        assert_eq!(split_in(&[b"12345678\n"], 8), [line("12345678")]);
+        assert_eq!(split_in(&[b"123456789\nok\n"], 8), [Frame::TooLong, line("ok")]);
+        assert_eq!(
+            split_in(&[b"12345", b"6789", b"more and more", b" of it\nok"], 8),
+            [Frame::TooLong, line("ok")]
+        );
+        assert_eq!(
+            split_in(&[b"123456789", b"\n", b"123456789\n"], 8),
+            [Frame::TooLong, Frame::TooLong]
+        );
+    }
+
+    #[test]
+    fn the_refusal_comes_before_the_line_ends() {
+        let mut splitter = LineSplitter::new(4);
+        let mut input: &[u8] = b"12345";
+        assert_eq!(splitter.next_frame(&mut input), Some(Frame::TooLong));
+        assert!(splitter.is_mid_line());
+        assert_eq!(splitter.buffered(), 0);
+        let mut input: &[u8] = b"\n";
+        assert_eq!(splitter.next_frame(&mut input), None);
+        assert!(!splitter.is_mid_line());
+    }
+
+    #[test]
+    fn depth_counts_brackets_outside_strings_only() {
+        assert!(depth_within(br#"{"a":[[1]]}"#, 3));
+        assert!(!depth_within(br#"{"a":[[1]]}"#, 2));
+        assert!(depth_within(br#"{"a":"[[[[[[\"[[[["}"#, 1));
+        assert!(depth_within(br#"["\\",[]]"#, 2));
+        assert!(depth_within(b"[][][][]", 1));
+        assert!(!depth_within(&[b'['; 65], MAX_DEPTH));
+        assert!(depth_within(&[b'['; 64], MAX_DEPTH));
+        assert!(depth_within(b"\"unterminated [[[[ \\", 0));
+    }
+
+    proptest! {
+        /// However a stream is cut, its lines are those of `split` on the newline.
+        #[test]
+        fn chunks_do_not_matter(
+            bytes in proptest::collection::vec(prop_oneof![Just(b'\n'), Just(b'\r'), Just(b' '), any::<u8>()], 0..200),
+            cuts in proptest::collection::vec(0_usize..200, 0..8),
+        ) {
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
+            cuts.extend([0, bytes.len()]);
+            cuts.sort_unstable();
+            let chunks: Vec<&[u8]> = cuts.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect();
+            let expected: Vec<Frame> = bytes
+                .split(|&byte| byte == b'\n')
+                .map(|line| line.strip_suffix(b"\r").unwrap_or(line))
+                .filter(|line| line.iter().any(|byte| !matches!(byte, b' ' | b'\t' | b'\r')))
+                .map(|line| Frame::Line(line.to_vec()))
+                .collect();
+            prop_assert_eq!(split_in(&chunks, 1000), expected);
+        }
+    }
+}

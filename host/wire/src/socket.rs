@@ -128,3 +128,82 @@ pub fn short_path(long: &Path, uid: u32) -> PathBuf {
 fn bytes(text: &OsStr) -> &[u8] {
     text.as_encoded_bytes()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> Option<PathBuf> {
+        Some(PathBuf::from(text))
+    }
+
+    fn everything() -> Surroundings {
+        Surroundings {
+            flag: path("/f.sock"),
+            synapse_socket: path("/e.sock"),
+            data_dir_flag: path("/d"),
+            xdg_runtime_dir: path("/run/user/7"),
+            xdg_data_home: path("/x"),
+            home: path("/h"),
+            uid: 7,
+        }
+    }
+
+    #[test]
+    fn the_first_place_that_is_known_wins() {
+        let mut around = everything();
+        let mut places = Vec::new();
+        places.push(around.socket().unwrap());
+        around.flag = None;
+        places.push(around.socket().unwrap());
+        around.synapse_socket = None;
+        places.push(around.socket().unwrap());
+        around.data_dir_flag = None;
+        places.push(around.socket().unwrap());
+        around.xdg_runtime_dir = None;
+        places.push(around.socket().unwrap());
+        around.xdg_data_home = None;
+        places.push(around.socket().unwrap());
+        let expected = [
+            "/f.sock",
+            "/e.sock",
+            "/d/run/synapse.sock",
+            "/run/user/7/synapse/synapse.sock",
+            "/x/synapse/run/synapse.sock",
+            "/h/.local/share/synapse/run/synapse.sock",
+        ];
+        assert_eq!(places, expected.map(PathBuf::from));
+        around.home = None;
+        assert_eq!(around.socket(), Err(SocketPathError::NoPlace));
+    }
+
+    #[test]
+    fn a_given_path_that_is_too_long_is_refused_and_a_derived_one_is_shortened() {
+        let long = "/long".repeat(30);
+        let given = Surroundings {
+            flag: path(&long),
+            ..everything()
+        };
+        assert!(matches!(
+            given.socket(),
+            Err(SocketPathError::TooLong { length: 150, .. })
+        ));
+        let derived = Surroundings {
+            flag: None,
+            synapse_socket: None,
+            data_dir_flag: path(&long),
+            ..everything()
+        };
+        let socket = derived.socket().unwrap();
+        // The digest is that of `printf %s PATH | sha256sum`.
+        assert_eq!(socket, PathBuf::from("/tmp/synapse-7-7ad3b3f1caf2b7f5/synapse.sock"));
+        assert!(fits(&socket));
+    }
+
+    #[test]
+    fn the_limit_is_that_of_the_platform() {
+        let exact = "x".repeat(MAX_SOCKET_PATH);
+        assert!(fits(Path::new(&exact)));
+        assert!(!fits(Path::new(&format!("{exact}x"))));
+    }
+}

@@ -147,9 +147,9 @@ impl EnvelopeError {
     }
 }
 
-/// `id: null` is not the same as no id, so an id that is there must be one.
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Id>, D::Error> {
-    Id::deserialize(deserializer).map(Some)
+/// `null` is not the same as absent: what is there must be of its type.
+fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
 }
 
 fn version<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
@@ -169,7 +169,7 @@ struct RequestShape {
     #[serde(default, deserialize_with = "present")]
     id: Option<Id>,
     method: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "present")]
     params: Option<Box<RawValue>>,
 }
 
@@ -418,3 +418,6 @@ pub fn encode_error(id: Option<&Id>, error: &ErrorObject) -> Result<Vec<u8>, Enc
         error,
     })
 }
+
+#[cfg(test)]
+mod tests;

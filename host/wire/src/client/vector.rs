@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn base64_is_little_endian_f32() {
         let vector = Vector::encode(&[1.0, -0.5, 1e-8], Encoding::Base64);
-        assert_eq!(vector, Vector::Base64("AACAPwAAAL934Ssy".to_owned()));
+        assert_eq!(vector, Vector::Base64("AACAPwAAAL93zCsy".to_owned()));
         assert_eq!(vector.into_values(), Ok(vec![1.0, -0.5, 1e-8]));
     }
 
