@@ -69,7 +69,9 @@ pub enum StoreError {
         detail: String,
     },
     /// The write-ahead log could not be switched on.
-    #[error("{path} cannot use a write-ahead log (journal mode stayed {mode}): put the data dir on a local file system")]
+    #[error(
+        "{path} cannot use a write-ahead log (journal mode stayed {mode}): put the data dir on a local file system"
+    )]
     NoWriteAheadLog {
         /// The database file.
         path: PathBuf,

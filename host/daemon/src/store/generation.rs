@@ -17,10 +17,14 @@ const LARGEST: i64 = 9_007_199_254_740_991;
 /// SQLite's failures; the generation is then not taken.
 pub(super) fn next(connection: &mut Connection, now: SystemTime) -> rusqlite::Result<u64> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let last: Option<i64> =
-        transaction.query_row("SELECT value FROM module_generation", [], |row| row.get(0)).optional()?;
+    let last: Option<i64> = transaction
+        .query_row("SELECT value FROM module_generation", [], |row| row.get(0))
+        .optional()?;
     let value = last.map_or_else(|| seed(now), |last| last.saturating_add(1).min(LARGEST));
-    transaction.execute("INSERT OR REPLACE INTO module_generation (only, value) VALUES (1, ?1)", [value])?;
+    transaction.execute(
+        "INSERT OR REPLACE INTO module_generation (only, value) VALUES (1, ?1)",
+        [value],
+    )?;
     transaction.commit()?;
     Ok(value.unsigned_abs())
 }

@@ -41,13 +41,20 @@ pub(super) const STEPS: &[&str] = &[
 pub(super) fn migrate(connection: &mut Connection, path: &Path, steps: &[&str]) -> Result<(), StoreError> {
     let sql = |error: rusqlite::Error| StoreError::from_sqlite(path, &error);
     let supported = i64::try_from(steps.len()).unwrap_or(i64::MAX);
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sql)?;
-    let application_id: i32 =
-        transaction.pragma_query_value(None, "application_id", |row| row.get(0)).map_err(sql)?;
-    let tables: i64 =
-        transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(sql)?;
+    let transaction = connection
+        .transaction_with_behavior(TransactionBehavior::Immediate)
+        .map_err(sql)?;
+    let application_id: i32 = transaction
+        .pragma_query_value(None, "application_id", |row| row.get(0))
+        .map_err(sql)?;
+    let tables: i64 = transaction
+        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+        .map_err(sql)?;
     if application_id != APPLICATION_ID && (application_id != 0 || tables > 0) {
-        return Err(StoreError::Foreign { path: path.to_path_buf(), application_id });
+        return Err(StoreError::Foreign {
+            path: path.to_path_buf(),
+            application_id,
+        });
     }
     transaction
         .execute_batch(
@@ -55,18 +62,28 @@ pub(super) fn migrate(connection: &mut Connection, path: &Path, steps: &[&str]) 
         )
         .map_err(sql)?;
     let found: i64 = transaction
-        .query_row("SELECT coalesce(max(version), 0) FROM schema_version", [], |row| row.get(0))
+        .query_row("SELECT coalesce(max(version), 0) FROM schema_version", [], |row| {
+            row.get(0)
+        })
         .map_err(sql)?;
     if found > supported {
-        return Err(StoreError::NewerSchema { path: path.to_path_buf(), found, supported });
+        return Err(StoreError::NewerSchema {
+            path: path.to_path_buf(),
+            found,
+            supported,
+        });
     }
     for (version, step) in (1_i64..).zip(steps) {
         if version > found {
             transaction.execute_batch(step).map_err(sql)?;
-            transaction.execute("INSERT INTO schema_version (version) VALUES (?1)", [version]).map_err(sql)?;
+            transaction
+                .execute("INSERT INTO schema_version (version) VALUES (?1)", [version])
+                .map_err(sql)?;
         }
     }
-    transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(sql)?;
+    transaction
+        .pragma_update(None, "application_id", APPLICATION_ID)
+        .map_err(sql)?;
     transaction.commit().map_err(sql)
 }
 
@@ -78,7 +95,9 @@ mod tests {
     const SECOND: &str = "ALTER TABLE kept ADD COLUMN label TEXT NOT NULL DEFAULT 'none'";
 
     fn version(connection: &Connection) -> i64 {
-        connection.query_row("SELECT max(version) FROM schema_version", [], |row| row.get(0)).unwrap()
+        connection
+            .query_row("SELECT max(version) FROM schema_version", [], |row| row.get(0))
+            .unwrap()
     }
 
     #[test]
@@ -91,8 +110,11 @@ mod tests {
         migrate(&mut connection, path, &[FIRST, SECOND]).unwrap();
         migrate(&mut connection, path, &[FIRST, SECOND]).unwrap();
         assert_eq!(version(&connection), 2);
-        let row: (i64, String) =
-            connection.query_row("SELECT value, label FROM kept", [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        let row: (i64, String) = connection
+            .query_row("SELECT value, label FROM kept", [], |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })
+            .unwrap();
         assert_eq!(row, (7, "none".to_owned()));
     }
 
@@ -101,9 +123,16 @@ mod tests {
         let path = Path::new("store.db");
         let mut connection = Connection::open_in_memory().unwrap();
         migrate(&mut connection, path, &[FIRST]).unwrap();
-        migrate(&mut connection, path, &[FIRST, SECOND, "CREATE TABLE kept (again INTEGER)"]).unwrap_err();
+        migrate(
+            &mut connection,
+            path,
+            &[FIRST, SECOND, "CREATE TABLE kept (again INTEGER)"],
+        )
+        .unwrap_err();
         assert_eq!(version(&connection), 1);
-        connection.query_row("SELECT label FROM kept", [], |_| Ok(())).unwrap_err();
+        connection
+            .query_row("SELECT label FROM kept", [], |_| Ok(()))
+            .unwrap_err();
     }
 
     #[test]
@@ -112,7 +141,14 @@ mod tests {
         let mut connection = Connection::open_in_memory().unwrap();
         migrate(&mut connection, path, &[FIRST, SECOND]).unwrap();
         let error = migrate(&mut connection, path, &[FIRST]).unwrap_err();
-        assert_eq!(error, StoreError::NewerSchema { path: path.to_path_buf(), found: 2, supported: 1 });
+        assert_eq!(
+            error,
+            StoreError::NewerSchema {
+                path: path.to_path_buf(),
+                found: 2,
+                supported: 1
+            }
+        );
     }
 
     #[test]
@@ -121,9 +157,16 @@ mod tests {
         let mut connection = Connection::open_in_memory().unwrap();
         connection.execute_batch("CREATE TABLE theirs (value INTEGER)").unwrap();
         let error = migrate(&mut connection, path, STEPS).unwrap_err();
-        assert_eq!(error, StoreError::Foreign { path: path.to_path_buf(), application_id: 0 });
-        let tables: i64 =
-            connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).unwrap();
+        assert_eq!(
+            error,
+            StoreError::Foreign {
+                path: path.to_path_buf(),
+                application_id: 0
+            }
+        );
+        let tables: i64 = connection
+            .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+            .unwrap();
         assert_eq!(tables, 1);
     }
 

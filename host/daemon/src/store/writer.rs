@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::{Connection, TransactionBehavior, ffi};
 
 use super::error::StoreError;
 
@@ -77,8 +77,11 @@ impl Writer {
     /// Makes the queue and the body of its thread, which the caller starts.
     pub(super) fn new(connection: Connection, path: &Path) -> (Self, impl FnOnce() + Send + 'static) {
         let (queue, jobs) = sync_channel(QUEUE);
-        let writer =
-            Self { queue, stopped: Arc::new(OnceLock::new()), path: Arc::new(path.to_path_buf()) };
+        let writer = Self {
+            queue,
+            stopped: Arc::new(OnceLock::new()),
+            path: Arc::new(path.to_path_buf()),
+        };
         let (stopped, path) = (Arc::clone(&writer.stopped), Arc::clone(&writer.path));
         let body = move || {
             let reason = match catch_unwind(AssertUnwindSafe(|| serve(connection, &path, &jobs))) {
@@ -103,7 +106,12 @@ impl Writer {
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (back, answer) = sync_channel(1);
-        let job = Box::new(Call { work: Some(work), value: None, back, path: Arc::clone(&self.path) });
+        let job = Box::new(Call {
+            work: Some(work),
+            value: None,
+            back,
+            path: Arc::clone(&self.path),
+        });
         self.queue.send(job).map_err(|_| self.gone())?;
         answer.recv().unwrap_or_else(|_| Err(self.gone()))
     }
@@ -115,7 +123,10 @@ impl Writer {
 
     fn gone(&self) -> StoreError {
         let reason = self.stopped().unwrap_or("its thread is gone").to_owned();
-        StoreError::WriterGone { path: self.path.to_path_buf(), reason }
+        StoreError::WriterGone {
+            path: self.path.to_path_buf(),
+            reason,
+        }
     }
 }
 
@@ -124,8 +135,7 @@ fn serve(mut connection: Connection, path: &Path, jobs: &Receiver<Box<dyn Job>>)
     while let Ok(first) = jobs.recv() {
         let mut group = vec![first];
         group.extend(jobs.try_iter().take(GROUP - 1));
-        let outcome =
-            run_group(&mut connection, &mut group).map_err(|error| StoreError::from_sqlite(path, &error));
+        let outcome = run_group(&mut connection, &mut group).map_err(|error| StoreError::from_sqlite(path, &error));
         for job in group {
             job.answer(outcome.clone());
         }
@@ -145,7 +155,135 @@ fn run_group(connection: &mut Connection, group: &mut [Box<dyn Job>]) -> rusqlit
         let savepoint = transaction.savepoint()?;
         if job.run(&savepoint) {
             savepoint.commit()?;
+        } else {
+            savepoint.finish()?;
+        }
+        // A full disk makes SQLite undo the whole transaction: what ran before is then lost with it.
+        if transaction.is_autocommit() {
+            let aborted = ffi::Error::new(ffi::SQLITE_FULL);
+            return Err(rusqlite::Error::SqliteFailure(aborted, None));
         }
     }
     transaction.commit()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    fn table() -> Connection {
+        let connection = Connection::open_in_memory().unwrap();
+        connection
+            .execute_batch("CREATE TABLE n (value INTEGER PRIMARY KEY) STRICT")
+            .unwrap();
+        connection
+    }
+
+    fn insert(value: i64) -> impl FnOnce(&Connection) -> rusqlite::Result<()> + Send {
+        move |connection| {
+            connection
+                .execute("INSERT INTO n (value) VALUES (?1)", [value])
+                .map(drop)
+        }
+    }
+
+    #[test]
+    fn a_failing_job_undoes_only_itself() {
+        let (writer, body) = Writer::new(table(), Path::new("store.db"));
+        let thread = thread::spawn(body);
+        writer.call(insert(1)).unwrap();
+        // One job that writes and then fails: its first statement is undone.
+        let failed = writer.call(|connection| insert(2)(connection).and_then(|()| insert(1)(connection)));
+        assert!(matches!(failed, Err(StoreError::Sql { .. })), "{failed:?}");
+        writer.call(insert(3)).unwrap();
+        let values: Vec<i64> = writer
+            .call(|connection| {
+                connection
+                    .prepare("SELECT value FROM n ORDER BY value")?
+                    .query_map([], |row| row.get(0))?
+                    .collect()
+            })
+            .unwrap();
+        assert_eq!(values, [1, 3]);
+        drop(writer);
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn callers_that_wait_together_are_committed_in_one_group() {
+        let path = Path::new("store.db");
+        let mut connection = table();
+        let (back, answers) = sync_channel(4);
+        let mut group: Vec<Box<dyn Job>> = [1, 1, 2]
+            .map(|value| {
+                Box::new(Call {
+                    work: Some(insert(value)),
+                    value: None,
+                    back: back.clone(),
+                    path: Arc::new(path.to_path_buf()),
+                }) as Box<dyn Job>
+            })
+            .into();
+        run_group(&mut connection, &mut group).unwrap();
+        for job in group {
+            job.answer(Ok(()));
+        }
+        let outcomes: Vec<bool> = answers.try_iter().map(|answer| answer.is_ok()).collect();
+        assert_eq!(outcomes, [true, false, true]);
+    }
+
+    #[test]
+    fn a_dead_writer_refuses_everything_and_says_why() {
+        let (writer, body) = Writer::new(table(), Path::new("store.db"));
+        let thread = thread::spawn(body);
+        let panicked = writer.call::<()>(|_| panic!("a defect"));
+        assert!(matches!(panicked, Err(StoreError::WriterGone { .. })), "{panicked:?}");
+        thread.join().unwrap();
+        let later = writer.call(insert(1)).unwrap_err();
+        let StoreError::WriterGone { reason, .. } = later else {
+            panic!("{later}")
+        };
+        assert_eq!(reason, "a write panicked");
+        assert_eq!(writer.stopped(), Some("a write panicked"));
+    }
+
+    #[test]
+    fn a_disk_that_fills_up_loses_no_answered_write() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store.db");
+        let connection = Connection::open(&path).unwrap();
+        connection
+            .execute_batch("PRAGMA page_size = 512; CREATE TABLE n (value INTEGER, body BLOB)")
+            .unwrap();
+        // A page limit stands for a full disk: SQLite answers both with SQLITE_FULL.
+        connection
+            .query_row("PRAGMA max_page_count = 40", [], |_| Ok(()))
+            .unwrap();
+        let (writer, body) = Writer::new(connection, &path);
+        let thread = thread::spawn(body);
+        let write = |value: i64| {
+            writer.call(move |connection| {
+                connection
+                    .execute("INSERT INTO n (value, body) VALUES (?1, zeroblob(2000))", [value])
+                    .map(drop)
+            })
+        };
+        let mut answered = 0;
+        let refused = loop {
+            match write(answered) {
+                Ok(()) => answered += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(refused, StoreError::Full { path: path.clone() });
+        let kept: i64 = writer
+            .call(|connection| connection.query_row("SELECT count(*) FROM n", [], |row| row.get(0)))
+            .unwrap();
+        assert_eq!(kept, answered);
+        assert!(answered > 0);
+        drop(writer);
+        thread.join().unwrap();
+    }
 }
