@@ -328,6 +328,44 @@ pub enum EngineErrorCode {
     Other(u32),
 }
 
+/// The codes by their names, which the worker protocol carries and logs show.
+const CODE_NAMES: [(EngineErrorCode, &str); 14] = [
+    (EngineErrorCode::InvalidArgument, "invalid_argument"),
+    (EngineErrorCode::ConfigInvalid, "config_invalid"),
+    (EngineErrorCode::ArtifactInvalid, "artifact_invalid"),
+    (EngineErrorCode::Unsupported, "unsupported"),
+    (EngineErrorCode::OutOfMemory, "oom"),
+    (EngineErrorCode::InputTooLong, "input_too_long"),
+    (EngineErrorCode::NonFinite, "non_finite"),
+    (EngineErrorCode::Cancelled, "cancelled"),
+    (EngineErrorCode::DeadlineExceeded, "deadline_exceeded"),
+    (EngineErrorCode::Device, "device"),
+    (EngineErrorCode::GrammarInvalid, "grammar_invalid"),
+    (EngineErrorCode::GrammarUnavailable, "grammar_unavailable"),
+    (EngineErrorCode::Panic, "panic"),
+    (EngineErrorCode::Internal, "internal"),
+];
+
+impl EngineErrorCode {
+    /// The code's name on the worker protocol; `internal` for a code that this host does not know.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        CODE_NAMES
+            .iter()
+            .find(|(code, _)| *code == self)
+            .map_or("internal", |(_, name)| name)
+    }
+
+    /// The code of a name; `None` for a name that this host does not know.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        CODE_NAMES
+            .iter()
+            .find(|(_, known)| *known == name)
+            .map(|(code, _)| *code)
+    }
+}
+
 /// What an error leaves behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EngineState {

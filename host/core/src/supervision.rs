@@ -6,3 +6,4 @@
 
 pub mod crash;
 pub mod exchange;
+pub mod forward;
