@@ -98,7 +98,7 @@ impl Drain {
     fn new(pipe: Pipe, output: Output) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(pipe.descriptor(), true)?;
         let limit = match output {
-            Output::Null => 0,
+            Output::Null | Output::Stream => 0,
             Output::Capture { limit } => limit,
         };
         Ok(Self {
@@ -142,8 +142,10 @@ impl Child {
             bytes,
             written: 0,
         });
-        let stdout = process.stdout.take().map(Pipe::Out);
-        let stderr = process.stderr.take().map(Pipe::Err);
+        // A stream stays with the process until its caller takes it.
+        let drained = |output| output != Output::Stream;
+        let stdout = process.stdout.take_if(|_| drained(streams.limits.0)).map(Pipe::Out);
+        let stderr = process.stderr.take_if(|_| drained(streams.limits.1)).map(Pipe::Err);
         // From here on a failure must not leave the process behind: dropping `child` ends it.
         let mut child = Self {
             process,
@@ -165,6 +167,35 @@ impl Child {
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.id()
+    }
+
+    /// The child's standard output, once, where it was started with [`Output::Stream`].
+    pub const fn take_stdout(&mut self) -> Option<std::process::ChildStdout> {
+        self.process.stdout.take()
+    }
+
+    /// The child's standard error, once, where it was started with [`Output::Stream`].
+    pub const fn take_stderr(&mut self) -> Option<std::process::ChildStderr> {
+        self.process.stderr.take()
+    }
+
+    /// Waits for the exit, `bound` at most, and kills nothing but what is left of the group after it. `None` when the
+    /// process still runs.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn wait_for_exit(&mut self, bound: Duration) -> io::Result<Option<ExitStatus>> {
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.try_wait()? {
+                return Ok(Some(status));
+            }
+            let left = bound.saturating_sub(started.elapsed());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            self.sleep(left.min(Duration::from_millis(100)))?;
+        }
     }
 
     /// Whether the process ended, without waiting. When it did, what is left of its group is killed.

@@ -26,6 +26,8 @@ pub enum Output {
         /// The most bytes kept.
         limit: usize,
     },
+    /// A pipe that the caller reads itself: [`super::Child::take_stdout`], [`super::Child::take_stderr`].
+    Stream,
 }
 
 /// A process to start.

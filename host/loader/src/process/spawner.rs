@@ -83,7 +83,7 @@ impl Spawner {
 fn stdio(output: Output) -> Stdio {
     match output {
         Output::Null => Stdio::null(),
-        Output::Capture { .. } => Stdio::piped(),
+        Output::Capture { .. } | Output::Stream => Stdio::piped(),
     }
 }
 
