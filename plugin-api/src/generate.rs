@@ -138,3 +138,9 @@ impl<'a> TokenSink<'a> {
         unsafe { (self.push_fn)(self.state, RSlice::from_slice(ids), RSlice::from_slice(bytes)) }
     }
 }
+
+impl std::fmt::Debug for TokenSink<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TokenSink").finish_non_exhaustive()
+    }
+}
