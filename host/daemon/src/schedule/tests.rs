@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use synapse_core::engine::{CallContext, CallControl, EngineError, EngineErrorCode, EngineState, Flow};
+use synapse_core::engine::{CallContext, EngineError, EngineErrorCode, EngineState, Flow};
 use synapse_core::schedule::{Class, LaneLimits, NotAdmitted};
 use tokio_util::sync::CancellationToken;
 
@@ -265,6 +265,7 @@ async fn a_caller_that_leaves_stops_the_call() {
                 code: EngineErrorCode::Cancelled,
                 state: EngineState::Usable,
                 message: "stopped".to_owned(),
+                crash: None,
             })
         }),
     };

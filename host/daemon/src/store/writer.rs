@@ -153,15 +153,16 @@ fn run_group(connection: &mut Connection, group: &mut [Box<dyn Job>]) -> rusqlit
     let mut transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     for job in group {
         let savepoint = transaction.savepoint()?;
-        if job.run(&savepoint) {
+        let keep = job.run(&savepoint);
+        // A full disk makes SQLite undo the whole transaction: what ran before is then lost with it.
+        if savepoint.is_autocommit() {
+            let aborted = ffi::Error::new(ffi::SQLITE_FULL);
+            return Err(rusqlite::Error::SqliteFailure(aborted, None));
+        }
+        if keep {
             savepoint.commit()?;
         } else {
             savepoint.finish()?;
-        }
-        // A full disk makes SQLite undo the whole transaction: what ran before is then lost with it.
-        if transaction.is_autocommit() {
-            let aborted = ffi::Error::new(ffi::SQLITE_FULL);
-            return Err(rusqlite::Error::SqliteFailure(aborted, None));
         }
     }
     transaction.commit()
