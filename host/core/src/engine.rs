@@ -324,6 +324,11 @@ pub enum EngineErrorCode {
     Panic,
     /// Anything else that the engine calls its own fault.
     Internal,
+    /// The process that ran the engine ended, fell silent or broke the protocol. Only hosts give this one.
+    Crashed,
+    /// The model crashed its process too often; it is refused until it is probed or loaded again. Only hosts give
+    /// this one.
+    Quarantined,
     /// A code that this host does not know.
     Other(u32),
 }
@@ -386,6 +391,30 @@ pub struct EngineError {
     pub state: EngineState,
     /// What was wrong, what was expected, what to do. Written by the engine: untrusted text.
     pub message: String,
+    /// What is known of the engine's process, for [`EngineErrorCode::Crashed`].
+    pub crash: Option<Box<Crash>>,
+}
+
+/// What is known of an engine process that is lost (ERR-08).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Crash {
+    /// Where in its life: `start`, `exit`, `timeout` or `protocol`.
+    pub stage: &'static str,
+    /// The end of what it printed, at most 8 KiB. Written by the engine: untrusted text.
+    pub last_words: String,
+}
+
+impl EngineError {
+    /// An error of an engine that lives.
+    #[must_use]
+    pub fn new(code: EngineErrorCode, state: EngineState, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            state,
+            message: message.into(),
+            crash: None,
+        }
+    }
 }
 
 impl fmt::Display for EngineError {
