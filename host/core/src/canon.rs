@@ -212,3 +212,148 @@ fn write_text(text: &str, out: &mut Vec<u8>) {
     }
     out.push(b'"');
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(value: &Value) -> String {
+        String::from_utf8(to_bytes(value).expect("the value has a canonical form")).expect("UTF-8")
+    }
+
+    /// RFC 8785, appendix B: bits of a double and what ECMAScript prints.
+    #[test]
+    fn numbers_of_appendix_b() {
+        let table: [(u64, &str); 24] = [
+            (0x0000_0000_0000_0000, "0"),
+            (0x8000_0000_0000_0000, "0"),
+            (0x0000_0000_0000_0001, "5e-324"),
+            (0x8000_0000_0000_0001, "-5e-324"),
+            (0x7fef_ffff_ffff_ffff, "1.7976931348623157e+308"),
+            (0xffef_ffff_ffff_ffff, "-1.7976931348623157e+308"),
+            (0x4340_0000_0000_0000, "9007199254740992"),
+            (0xc340_0000_0000_0000, "-9007199254740992"),
+            (0x4430_0000_0000_0000, "295147905179352830000"),
+            (0x44b5_2d02_c7e1_4af5, "9.999999999999997e+22"),
+            (0x44b5_2d02_c7e1_4af6, "1e+23"),
+            (0x44b5_2d02_c7e1_4af7, "1.0000000000000001e+23"),
+            (0x444b_1ae4_d6e2_ef4e, "999999999999999700000"),
+            (0x444b_1ae4_d6e2_ef4f, "999999999999999900000"),
+            (0x444b_1ae4_d6e2_ef50, "1e+21"),
+            (0x3eb0_c6f7_a0b5_ed8c, "9.999999999999997e-7"),
+            (0x3eb0_c6f7_a0b5_ed8d, "0.000001"),
+            (0x41b3_de43_5555_5553, "333333333.3333332"),
+            (0x41b3_de43_5555_5554, "333333333.33333325"),
+            (0x41b3_de43_5555_5555, "333333333.3333333"),
+            (0x41b3_de43_5555_5556, "333333333.3333334"),
+            (0x41b3_de43_5555_5557, "333333333.33333343"),
+            (0xbecb_f647_612f_3696, "-0.0000033333333333333333"),
+            (0x4314_3ff3_c1cb_0959, "1424953923781206.2"),
+        ];
+        for (bits, expected) in table {
+            assert_eq!(written(&Value::Number(f64::from_bits(bits))), expected, "{bits:016x}");
+        }
+        for bits in [0x7fff_ffff_ffff_ffff, 0x7ff0_0000_0000_0000, 0xfff0_0000_0000_0000] {
+            assert_eq!(
+                to_bytes(&Value::Number(f64::from_bits(bits))),
+                Err(CanonError::NotFinite)
+            );
+        }
+    }
+
+    /// RFC 8785, 3.2.2: the sample of literals, numbers and string escapes.
+    #[test]
+    fn sample_of_section_3_2_2() {
+        let value = Value::object([
+            (
+                "numbers",
+                Value::Array(
+                    [333_333_333.333_333_3, 1e30, 4.5, 2e-3, 1e-27]
+                        .map(Value::Number)
+                        .to_vec(),
+                ),
+            ),
+            (
+                "string",
+                Value::text("\u{20ac}$\u{000f}\u{000a}A'B\u{0022}\u{005c}\\\"/"),
+            ),
+            (
+                "literals",
+                Value::Array(vec![Value::Null, Value::Bool(true), Value::Bool(false)]),
+            ),
+        ]);
+        let expected = concat!(
+            r#"{"literals":[null,true,false],"#,
+            r#""numbers":[333333333.3333333,1e+30,4.5,0.002,1e-27],"#,
+            r#""string":"€$\u000f\nA'B\"\\\\\"/"}"#
+        );
+        assert_eq!(written(&value), expected);
+    }
+
+    /// RFC 8785, 3.2.3: keys by UTF-16 code units, where the emoji's surrogates come before U+FB33.
+    #[test]
+    fn key_order_of_section_3_2_3() {
+        let names = ["\u{20ac}", "\r", "\u{fb33}", "1", "\u{1f600}", "\u{80}", "\u{f6}"];
+        let text = written(&Value::object(names.map(|name| (name, Value::Int(0)))));
+        assert_eq!(
+            text,
+            "{\"\\r\":0,\"1\":0,\"\u{80}\":0,\"\u{f6}\":0,\"\u{20ac}\":0,\"\u{1f600}\":0,\"\u{fb33}\":0}"
+        );
+    }
+
+    #[test]
+    fn control_characters() {
+        let all: String = (0..0x20u8).map(char::from).chain(['\u{7f}']).collect();
+        let expected = concat!(
+            r#""\u0000\u0001\u0002\u0003\u0004\u0005\u0006\u0007\b\t\n\u000b\f\r\u000e\u000f"#,
+            r#"\u0010\u0011\u0012\u0013\u0014\u0015\u0016\u0017\u0018\u0019\u001a\u001b\u001c\u001d\u001e\u001f"#,
+            "\u{7f}\""
+        );
+        assert_eq!(written(&Value::Str(all)), expected);
+    }
+
+    #[test]
+    fn integers_stop_at_2_pow_53() {
+        assert_eq!(written(&Value::Int(MAX_SAFE_INTEGER)), "9007199254740991");
+        assert_eq!(written(&Value::Int(-MAX_SAFE_INTEGER)), "-9007199254740991");
+        for beyond in [MAX_SAFE_INTEGER + 1, -MAX_SAFE_INTEGER - 1, i64::MAX, i64::MIN] {
+            assert_eq!(to_bytes(&Value::Int(beyond)), Err(CanonError::IntegerRange(beyond)));
+        }
+        assert_eq!(to_bytes(&Value::Int(2)), to_bytes(&Value::Number(2.0)));
+    }
+
+    #[test]
+    fn depth_is_bounded() {
+        let nested = |levels: u32| (0..levels).fold(Value::Null, |inner, _| Value::Array(vec![inner]));
+        assert!(to_bytes(&nested(MAX_DEPTH)).is_ok());
+        assert_eq!(to_bytes(&nested(MAX_DEPTH + 1)), Err(CanonError::TooDeep));
+        assert_eq!(domain_hash("test.v1", &nested(MAX_DEPTH + 1)), Err(CanonError::TooDeep));
+    }
+
+    /// Bookkeeping at the top does not count; every other key and every number does.
+    #[test]
+    fn config_digests() {
+        let config = |extra: &[(&str, Value)]| {
+            let mut pairs = vec![
+                ("hidden_act", Value::text("gelu")),
+                ("layer_norm_eps", Value::Number(1e-12)),
+            ];
+            pairs.extend(extra.iter().cloned());
+            config_digest(&Value::object(pairs)).expect("a canonical form")
+        };
+        let base = config(&[]);
+        assert_eq!(
+            config(&[
+                ("_name_or_path", Value::text("x")),
+                ("transformers_version", Value::text("5"))
+            ]),
+            base
+        );
+        assert_ne!(config(&[("rope_theta", Value::Number(1e4))]), base);
+        assert_ne!(config(&[("layer_norm_eps", Value::Number(1e-5))]), base);
+        assert_ne!(
+            config(&[("inner", Value::object([("_name_or_path", Value::text("x"))]))]),
+            config(&[("inner", Value::object::<&str>([]))])
+        );
+    }
+}

@@ -94,3 +94,51 @@ impl JobState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVENTS: [JobEvent; 6] = [
+        JobEvent::Start,
+        JobEvent::Finish,
+        JobEvent::FailPermanent,
+        JobEvent::FailTransient,
+        JobEvent::Cancel,
+        JobEvent::Restart,
+    ];
+
+    /// Proves JOB-03. The whole table; a dash is an illegal event. Columns as in [`EVENTS`].
+    #[test]
+    fn transition_table() {
+        let table = [
+            (
+                "queued",
+                "running - failed_permanent failed_transient cancelled failed_transient",
+            ),
+            (
+                "running",
+                "- done failed_permanent failed_transient cancelled failed_transient",
+            ),
+            ("done", "- - - - done done"),
+            ("failed_permanent", "- - - - failed_permanent failed_permanent"),
+            ("failed_transient", "- - - - failed_transient failed_transient"),
+            ("cancelled", "- - - - cancelled cancelled"),
+        ];
+        for (state, (name, row)) in JobState::ALL.into_iter().zip(table) {
+            assert_eq!(state.name(), name);
+            for (event, expected) in EVENTS.into_iter().zip(row.split(' ')) {
+                let found = state.on(event).map_or("-", JobState::name);
+                assert_eq!(found, expected, "{name} on {event:?}");
+            }
+            let left = EVENTS
+                .into_iter()
+                .any(|event| state.on(event).is_ok_and(|next| next != state));
+            assert_eq!(
+                left,
+                !state.is_terminal(),
+                "{name}: terminal states are never left, others can be"
+            );
+        }
+    }
+}

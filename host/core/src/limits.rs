@@ -203,3 +203,65 @@ impl Patience {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The values of DECISIONS, each at its cap and one beyond.
+    #[test]
+    fn inline_caps_at_the_edge() {
+        let caps = InlineCaps::default();
+        assert_eq!(caps.check_text(64, 8_388_608), Ok(()));
+        let over = |cap, limit, found| Err(CapExceeded { cap, limit, found });
+        assert_eq!(caps.check_text(65, 0), over(Cap::Items, 64, 65));
+        assert_eq!(
+            caps.check_text(1, 8_388_609),
+            over(Cap::TextBytes, 8_388_608, 8_388_609)
+        );
+        assert_eq!(caps.check_tokens(8_192), Ok(()));
+        assert_eq!(caps.check_tokens(8_193), over(Cap::Tokens, 8_192, 8_193));
+        let message = caps.check_text(65, 0).expect_err("over the cap").to_string();
+        assert!(
+            message.starts_with("max_items: ") && message.contains("65") && message.contains("64"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn small_batches_are_interactive() {
+        let rule = InteractiveBatch::default();
+        assert_eq!(rule.class(&[512; 8]), Class::Interactive);
+        assert_eq!(rule.class(&[1; 9]), Class::Bulk);
+        assert_eq!(rule.class(&[1, 513]), Class::Bulk);
+    }
+
+    #[test]
+    fn patience_is_resolved() {
+        let server = Patience::default();
+        let is = |deadline_ms, max_queue_ms| {
+            Ok(Patience {
+                deadline_ms,
+                max_queue_ms,
+            })
+        };
+        assert_eq!(server.resolve(None, None), is(30_000, 5_000));
+        assert_eq!(server.resolve(Some(1_000), None), is(1_000, 1_000));
+        assert_eq!(server.resolve(Some(1_000), Some(1_000)), is(1_000, 1_000));
+        assert_eq!(server.resolve(None, Some(0)), is(30_000, 0));
+        assert_eq!(
+            server.resolve(Some(1_000), Some(1_001)),
+            Err(PatienceError::QueueBeyondDeadline {
+                max_queue_ms: 1_001,
+                deadline_ms: 1_000
+            })
+        );
+        for found in [0, 3_600_001] {
+            let refused = Err(PatienceError::DeadlineRange {
+                found,
+                longest: 3_600_000,
+            });
+            assert_eq!(server.resolve(Some(found), None), refused);
+        }
+    }
+}

@@ -62,27 +62,31 @@ impl ResidencyPolicy {
         needed: u64,
         now: Tick,
     ) -> Result<Vec<K>, NoRoom> {
-        let held = residents.iter().fold(0u64, |sum, r| sum.saturating_add(r.bytes));
-        let mut free = self.budget_bytes.saturating_sub(held);
-        let mut over = held.saturating_sub(self.budget_bytes);
+        // In 128 bits, because sizes come from engines and their sum may not fit 64.
+        let total = |list: &[Resident<K>]| list.iter().map(|r| u128::from(r.bytes)).sum::<u128>();
+        let held = total(residents);
+        let budget = u128::from(self.budget_bytes);
+        let mut free = budget.saturating_sub(held);
+        // Bytes over the budget (it was lowered while models were loaded) are paid back before any count as free.
+        let mut over = held.saturating_sub(budget);
         let candidates = self.evictable(residents, now);
-        let evictable = candidates.iter().fold(0u64, |sum, r| sum.saturating_add(r.bytes));
+        let narrow = |bytes: u128| u64::try_from(bytes).unwrap_or(u64::MAX);
         let refusal = NoRoom {
             needed,
-            free,
-            evictable,
+            free: narrow(free),
+            evictable: narrow(total(&candidates)),
             budget: self.budget_bytes,
         };
         let mut chosen = Vec::new();
         let mut candidates = candidates.into_iter();
-        while free < needed {
+        while free < u128::from(needed) {
             let Some(next) = candidates.next() else {
                 return Err(refusal);
             };
-            // Bytes over the budget (it was lowered while models were loaded) are paid back first.
-            let paid = next.bytes.min(over);
+            let bytes = u128::from(next.bytes);
+            let paid = bytes.min(over);
             over -= paid;
-            free = free.saturating_add(next.bytes - paid);
+            free += bytes - paid;
             chosen.push(next.key);
         }
         Ok(chosen)
@@ -106,5 +110,87 @@ impl ResidencyPolicy {
         let mut list: Vec<Resident<K>> = residents.iter().filter(free_to_go).copied().collect();
         list.sort_by_key(|r| (r.last_used, r.key));
         list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: ResidencyPolicy = ResidencyPolicy {
+        budget_bytes: 100,
+        idle_ttl: Some(50),
+        min_residency: 10,
+    };
+    const NOW: Tick = Tick(1_000);
+
+    fn resident(key: char, bytes: u64, last_used: u64) -> Resident<char> {
+        Resident {
+            key,
+            bytes,
+            pinned: false,
+            leased: false,
+            loaded: Tick(0),
+            last_used: Tick(last_used),
+        }
+    }
+
+    #[test]
+    fn unloads_the_least_recently_used_and_no_more_than_needed() {
+        let residents = [resident('a', 30, 900), resident('b', 30, 700), resident('c', 30, 800)];
+        assert_eq!(POLICY.make_room(&residents, 10, NOW), Ok(vec![]));
+        assert_eq!(POLICY.make_room(&residents, 11, NOW), Ok(vec!['b']));
+        assert_eq!(POLICY.make_room(&residents, 41, NOW), Ok(vec!['b', 'c']));
+        assert_eq!(POLICY.make_room(&residents, 100, NOW), Ok(vec!['b', 'c', 'a']));
+        let refusal = NoRoom {
+            needed: 101,
+            free: 10,
+            evictable: 90,
+            budget: 100,
+        };
+        assert_eq!(POLICY.make_room(&residents, 101, NOW), Err(refusal));
+    }
+
+    #[test]
+    fn pinned_leased_and_fresh_models_stay() {
+        let pinned = Resident {
+            pinned: true,
+            ..resident('p', 30, 1)
+        };
+        let leased = Resident {
+            leased: true,
+            ..resident('l', 30, 2)
+        };
+        let fresh = Resident {
+            loaded: Tick(995),
+            ..resident('f', 30, 3)
+        };
+        let old = resident('o', 10, 999);
+        let residents = [pinned, leased, fresh, old];
+        assert_eq!(POLICY.make_room(&residents, 10, NOW), Ok(vec!['o']));
+        assert!(POLICY.make_room(&residents, 11, NOW).is_err());
+        assert_eq!(POLICY.idle(&residents, NOW), vec![]);
+        assert_eq!(POLICY.idle(&residents, Tick(1_100)), vec!['f', 'o']);
+        assert_eq!(
+            ResidencyPolicy {
+                idle_ttl: None,
+                ..POLICY
+            }
+            .idle(&residents, Tick(9_999)),
+            vec![]
+        );
+    }
+
+    /// A budget that was lowered below what is loaded is paid back before anything counts as free.
+    #[test]
+    fn over_the_budget() {
+        let residents = [resident('a', 100, 1), resident('b', 50, 2)];
+        assert_eq!(POLICY.make_room(&residents, 50, NOW), Ok(vec!['a']));
+        assert_eq!(POLICY.make_room(&residents, 51, NOW), Ok(vec!['a', 'b']));
+        let huge = [resident('x', u64::MAX, 1), resident('y', u64::MAX, 2)];
+        assert_eq!(
+            POLICY.make_room(&huge, u64::MAX, NOW).map_err(|e| e.evictable),
+            Err(u64::MAX)
+        );
     }
 }

@@ -20,7 +20,12 @@ impl LineLimit {
     /// A limit of `per_second` lines; 0 forwards none.
     #[must_use]
     pub const fn new(per_second: u32) -> Self {
-        Self { per_second, window_start: Tick(0), forwarded: 0, dropped: 0 }
+        Self {
+            per_second,
+            window_start: Tick(0),
+            forwarded: 0,
+            dropped: 0,
+        }
     }
 
     /// Takes one line. `Some(n)`: forward it and say that `n` lines were dropped before it; `None`: drop it.
