@@ -24,3 +24,4 @@ pub mod state;
 pub mod store;
 pub mod task;
 pub mod text;
+pub mod worker;

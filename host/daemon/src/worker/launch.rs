@@ -1,0 +1,333 @@
+//! Starting one worker: listen, spawn, HELLO, HELLO_ACK, all inside one budget (fault S6).
+//!
+//! 1. The socket is bound before the process starts, so a crash loop never meets a stale file (WPROTO-03).
+//! 2. The worker connects and its HELLO is checked: version, nonce, process id, bundle, engines. Anything else first,
+//!    or anything wrong in it, closes the connection and ends the process (WPROTO-12, WPROTO-13, WPROTO-15).
+//! 3. HELLO_ACK names the frame size that both sides keep.
+//!
+//! The socket's file is removed as soon as the worker is connected: nobody else ever connects to it.
+//!
+//! State: none beyond the call. Callers: [`super::supervisor`]. Not known here: why a worker is wanted.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use synapse_loader::process::{Child, Command, Output, SpawnError, spawner};
+use synapse_wire::worker::message::{BundleHello, EngineHello, Parsed};
+use synapse_wire::worker::{HostMessage, MIN_MAX_FRAME, PROTOCOL_VERSION, WorkerMessage, negotiate_max_frame};
+
+use super::connection::{Connection, Received};
+use super::fault::Fault;
+use super::output::{LastWords, Stream};
+use crate::task::Tasks;
+
+/// What to start, and what it must say it is.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The worker program.
+    pub program: PathBuf,
+    /// The staged bundle.
+    pub bundle: PathBuf,
+    /// The private folder of worker sockets.
+    pub socket_dir: PathBuf,
+    /// The bundle that HELLO must name.
+    pub expected_bundle: BundleHello,
+    /// The engines that HELLO must name, in any order.
+    pub expected_engines: Vec<EngineHello>,
+    /// The engine's settings.
+    pub settings: Vec<(String, String)>,
+    /// One budget for spawn, connection, HELLO and HELLO_ACK.
+    pub handshake: Duration,
+    /// The largest frame that this side takes, in bytes.
+    pub max_frame: u32,
+    /// The most output lines a second that reach the log.
+    pub log_lines_per_second: u32,
+}
+
+/// A worker that is ready for work.
+#[derive(Debug)]
+pub struct Worker {
+    /// The process. Shared, so that it can be killed while its exchange runs.
+    pub child: Arc<Mutex<Child>>,
+    /// Its process id.
+    pub pid: u32,
+    /// Its socket.
+    pub connection: Connection,
+    /// What it printed last.
+    pub words: Arc<LastWords>,
+}
+
+/// Why a worker did not come up. The process, if there was one, has ended.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// The socket could not be made.
+    #[error("cannot listen for the worker on {}: {source}", path.display())]
+    Listen {
+        /// The socket's path.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The process could not be started.
+    #[error(transparent)]
+    Spawn(#[from] SpawnError),
+    /// The process ended before it said HELLO.
+    #[error("the worker ended before its HELLO ({status}); {words}")]
+    Ended {
+        /// How it ended.
+        status: String,
+        /// What it printed last.
+        words: String,
+    },
+    /// The budget passed.
+    #[error("the worker did not complete its handshake within {} ms", .0.as_millis())]
+    TooSlow(Duration),
+    /// The first message was no HELLO.
+    #[error("the worker's first message is no HELLO: {0}")]
+    NotHello(String),
+    /// HELLO does not say what it must.
+    #[error("the worker's HELLO has {field} {found}, expected {expected}")]
+    Refused {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        found: String,
+        /// The value that it must have.
+        expected: String,
+    },
+    /// The connection failed.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
+/// The environment variable that tells a worker its name (WPROTO-09).
+pub const WORKER_ID: &str = "SYNAPSE_WORKER_ID";
+
+/// Starts the worker `worker_id` and shakes hands with it.
+///
+/// # Errors
+/// [`LaunchError`]; nothing of the worker is left then.
+pub fn launch(plan: &Plan, worker_id: &str, tasks: &Tasks) -> Result<Worker, LaunchError> {
+    let end = Instant::now() + plan.handshake;
+    let socket = Socket::bind(&plan.socket_dir, worker_id)?;
+    let nonce = format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
+    let settings = serde_json::Value::from_iter(plan.settings.iter().cloned()).to_string();
+    let command = Command::new(&plan.program)
+        .arg("--plugin")
+        .arg(&plan.bundle)
+        .arg("--socket")
+        .arg(&socket.path)
+        .args(["--nonce", &nonce])
+        .args(["--settings", &settings])
+        .env(WORKER_ID, worker_id)
+        .stdout(Output::Stream)
+        .stderr(Output::Stream);
+    let mut child = spawner().spawn(command)?;
+    let words = LastWords::new(worker_id.to_owned(), plan.log_lines_per_second);
+    follow(&mut child, &words, tasks);
+    match shake_hands(plan, &socket, &nonce, &mut child, end) {
+        Ok(connection) => {
+            let pid = child.pid();
+            Ok(Worker {
+                child: Arc::new(Mutex::new(child)),
+                pid,
+                connection,
+                words,
+            })
+        }
+        Err(failure) => {
+            child.kill();
+            let ended = child.wait_for_exit(plan.handshake);
+            drop(child);
+            Err(match (failure, ended) {
+                (LaunchError::Ended { status, .. }, _) => LaunchError::Ended {
+                    status,
+                    words: words.text(),
+                },
+                (failure, _) => failure,
+            })
+        }
+    }
+}
+
+fn follow(child: &mut Child, words: &Arc<LastWords>, tasks: &Tasks) {
+    if let Some(out) = child.take_stdout() {
+        let words = Arc::clone(words);
+        // Without a thread the output is lost, not the worker.
+        let _ = tasks.thread("worker-stdout", move || words.follow(Stream::Out, out));
+    }
+    if let Some(err) = child.take_stderr() {
+        let words = Arc::clone(words);
+        let _ = tasks.thread("worker-stderr", move || words.follow(Stream::Err, err));
+    }
+}
+
+/// A listening socket whose file goes when it is dropped.
+struct Socket {
+    path: PathBuf,
+    listener: UnixListener,
+}
+
+impl Socket {
+    fn bind(dir: &Path, worker_id: &str) -> Result<Self, LaunchError> {
+        let path = dir.join(format!("{worker_id}.sock"));
+        let fail = |source| LaunchError::Listen {
+            path: path.clone(),
+            source,
+        };
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .map_err(fail)?;
+        // Left by a daemon that was killed: this data dir is ours alone, so nobody listens on it.
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path).map_err(fail)?;
+        listener.set_nonblocking(true).map_err(fail)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(fail)?;
+        Ok(Self { path, listener })
+    }
+
+    fn accept(&self, child: &mut Child, end: Instant, budget: Duration) -> Result<UnixStream, LaunchError> {
+        loop {
+            match self.listener.accept() {
+                Ok((stream, _)) => return Ok(stream),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(source) => {
+                    return Err(LaunchError::Listen {
+                        path: self.path.clone(),
+                        source,
+                    });
+                }
+            }
+            if let Some(status) = child.try_wait().map_err(Fault::Io)? {
+                return Err(LaunchError::Ended {
+                    status: status.to_string(),
+                    words: String::new(),
+                });
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(LaunchError::TooSlow(budget));
+            }
+            let bound = Timespec::try_from(left.min(Duration::from_millis(50))).map_err(io::Error::other);
+            let bound = bound.map_err(Fault::Io)?;
+            match poll(
+                &mut [PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN)],
+                Some(&bound),
+            ) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(Fault::Io(error.into()).into()),
+            }
+        }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // That the file is already gone is as good.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn shake_hands(
+    plan: &Plan,
+    socket: &Socket,
+    nonce: &str,
+    child: &mut Child,
+    end: Instant,
+) -> Result<Connection, LaunchError> {
+    let stream = socket.accept(child, end, plan.handshake)?;
+    let mut connection = Connection::new(stream, plan.max_frame.min(MIN_MAX_FRAME)).map_err(Fault::Io)?;
+    let left = |end: Instant| end.saturating_duration_since(Instant::now());
+    let payload = match connection.receive(left(end)) {
+        Ok(Received::Payload(payload)) => payload,
+        Ok(Received::Nothing) => return Err(LaunchError::TooSlow(plan.handshake)),
+        Err(Fault::Closed) => {
+            let status = child.wait_for_exit(left(end)).map_err(Fault::Io)?;
+            let status = status.map_or_else(|| "its connection closed".to_owned(), |status| status.to_string());
+            return Err(LaunchError::Ended {
+                status,
+                words: String::new(),
+            });
+        }
+        Err(fault) => return Err(fault.into()),
+    };
+    let hello = match WorkerMessage::parse(&payload) {
+        Ok(Parsed::Message(hello @ WorkerMessage::Hello { .. })) => hello,
+        Ok(other) => return Err(LaunchError::NotHello(format!("{other:?}").chars().take(120).collect())),
+        Err(error) => return Err(LaunchError::NotHello(error.to_string())),
+    };
+    let max_frame = check_hello(plan, nonce, child.pid(), &hello)?;
+    let ack = HostMessage::HelloAck {
+        v: PROTOCOL_VERSION,
+        accept: true,
+        max_frame,
+    };
+    connection.send(&ack.to_payload(), None, left(end))?;
+    connection.set_max_frame(max_frame);
+    Ok(connection)
+}
+
+/// Checks a HELLO and gives the agreed frame size.
+///
+/// # Errors
+/// [`LaunchError::Refused`] names the first field that is wrong.
+pub fn check_hello(plan: &Plan, expected_nonce: &str, child: u32, hello: &WorkerMessage) -> Result<u32, LaunchError> {
+    let WorkerMessage::Hello {
+        v,
+        nonce,
+        bundle,
+        engines,
+        pid,
+        max_frame,
+    } = hello
+    else {
+        return Err(LaunchError::NotHello(format!("{hello:?}").chars().take(120).collect()));
+    };
+    let refuse = |field, found: String, expected: String| Err(LaunchError::Refused { field, found, expected });
+    if *v != PROTOCOL_VERSION {
+        tracing::error!(
+            target: "synapse::worker",
+            worker_version = v, host_version = PROTOCOL_VERSION,
+            "worker speaks another protocol version; install the worker that belongs to this daemon"
+        );
+        return refuse("v", v.to_string(), PROTOCOL_VERSION.to_string());
+    }
+    if nonce != expected_nonce {
+        return refuse(
+            "nonce",
+            "of another spawn".to_owned(),
+            "the nonce of this spawn".to_owned(),
+        );
+    }
+    if *pid != child {
+        return refuse("pid", pid.to_string(), child.to_string());
+    }
+    if *bundle != plan.expected_bundle {
+        return refuse("bundle", format!("{bundle:?}"), format!("{:?}", plan.expected_bundle));
+    }
+    let sorted = |engines: &[EngineHello]| {
+        let mut engines = engines.to_vec();
+        engines.sort_by(|a, b| (a.kind, &a.engine).cmp(&(b.kind, &b.engine)));
+        engines
+    };
+    let (found, expected) = (sorted(engines), sorted(&plan.expected_engines));
+    if found != expected {
+        return refuse("engines", format!("{found:?}"), format!("{expected:?}"));
+    }
+    if *max_frame < MIN_MAX_FRAME {
+        return refuse("max_frame", max_frame.to_string(), format!("at least {MIN_MAX_FRAME}"));
+    }
+    Ok(negotiate_max_frame(plan.max_frame, *max_frame))
+}

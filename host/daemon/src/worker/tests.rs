@@ -1,0 +1,1 @@
+//! Supervision against real sockets and real processes.
