@@ -54,6 +54,8 @@ pub struct Bundle {
     pub library: Option<PathBuf>,
     /// The manifest's `[engine.config]`: settings handed to every engine of this bundle, sorted by key.
     pub config: Vec<(String, String)>,
+    /// The SONAMEs of the libraries that the bundle brings along: one process can hold each name once.
+    pub private_sonames: Vec<String>,
 }
 
 /// Whether and where a bundle may run.
@@ -207,5 +209,30 @@ pub struct UnknownReason;
 impl fmt::Display for RefusalReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+/// A refusal on its way to becoming a status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub reason: RefusalReason,
+    pub message: String,
+}
+
+impl Refusal {
+    pub fn new(reason: RefusalReason, message: impl Into<String>) -> Self {
+        Self {
+            reason,
+            message: message.into(),
+        }
+    }
+}
+
+impl From<Refusal> for BundleStatus {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused {
+            reason: refusal.reason,
+            message: refusal.message,
+        }
     }
 }

@@ -1,10 +1,11 @@
-//! What a library says about itself, and the only place where that is JSON.
+//! What a library says about itself, and the only place of this crate where that is JSON.
 //!
-//! State: none. Callers: `synapse-worker --describe` writes it, the scan reads it back, [`crate::ScanMemory`] keeps
-//! it. The text is untrusted: every string is capped and the support list is bounded before it becomes a value.
+//! State: none. Callers: the describe child writes it, the scan reads it back, [`crate::ScanMemory`] keeps it. The text is untrusted: every string is capped and the support list is bounded before it becomes a value.
 
 use serde::{Deserialize, Serialize};
 use synapse_core::engine::{EngineIdentity, EngineKind, EngineSupport, Preempt};
+
+use crate::bundle::Refusal;
 
 /// What a library says about itself, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,8 +18,6 @@ pub struct Descriptor {
     pub identity: EngineIdentity,
     /// What the engine serves; at least one entry.
     pub supports: Vec<EngineSupport>,
-    /// The extensions offered, `NAME/REV`, sorted.
-    pub extensions: Vec<String>,
 }
 
 /// Why a text or a library's answer is no descriptor.
@@ -27,9 +26,9 @@ pub struct Descriptor {
 pub struct DescriptorError(pub String);
 
 /// The longest name, version or flag in bytes.
-const MAX_WORD: usize = 128;
+pub(crate) const MAX_WORD: usize = 128;
 /// The most entries of any list.
-const MAX_LIST: usize = 256;
+pub(crate) const MAX_LIST: usize = 256;
 /// The number of this JSON form; another one is scanned again.
 const FORM: u32 = 1;
 
@@ -43,7 +42,6 @@ struct Form {
     engine_version: String,
     build_flags: Vec<String>,
     supports: Vec<SupportForm>,
-    extensions: Vec<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -85,7 +83,6 @@ impl Descriptor {
             engine_version: self.identity.version.clone(),
             build_flags: self.identity.build_flags.clone(),
             supports: self.supports.iter().map(support_form).collect(),
-            extensions: self.extensions.clone(),
         };
         serde_json::to_string(&form)
             .unwrap_or_else(|error| unreachable!("strings and numbers always serialise: {error}"))
@@ -109,14 +106,13 @@ impl Descriptor {
                 build_flags: form.build_flags,
             },
             supports: form.supports.into_iter().map(support).collect(),
-            extensions: form.extensions,
         };
         descriptor.check()?;
         Ok(descriptor)
     }
 
     /// Whether every part is within its bounds: words of 1 to 128 printable ASCII bytes without spaces, build flags
-    /// and extensions sorted without duplicates, 1 to 256 distinct supports.
+    /// sorted without duplicates, 1 to 256 distinct supports.
     ///
     /// # Errors
     /// [`DescriptorError`] names the first field that is not.
@@ -125,7 +121,6 @@ impl Descriptor {
         word("identity.engine", &self.identity.engine)?;
         word("identity.version", &self.identity.version)?;
         sorted_words("identity.build_flags", &self.identity.build_flags)?;
-        sorted_words("extensions", &self.extensions)?;
         if self.supports.is_empty() || self.supports.len() > MAX_LIST {
             let found = self.supports.len();
             return Err(DescriptorError(format!(
@@ -147,6 +142,34 @@ impl Descriptor {
         }
         Ok(())
     }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RefusalForm {
+    refused: String,
+    message: String,
+}
+
+/// How a describe child says that the bundle is refused, as one line of JSON.
+pub(crate) fn refusal_to_json(refusal: &Refusal) -> String {
+    let form = RefusalForm {
+        refused: refusal.reason.as_str().to_owned(),
+        message: refusal.message.clone(),
+    };
+    serde_json::to_string(&form).unwrap_or_else(|error| unreachable!("strings always serialise: {error}"))
+}
+
+/// The refusal from [`refusal_to_json`]'s text; the message is cut to 1,000 characters.
+pub(crate) fn refusal_from_json(text: &str) -> Option<Refusal> {
+    let form: RefusalForm = serde_json::from_str(text).ok()?;
+    let message: String = form.message.chars().take(1000).collect();
+    Some(Refusal::new(form.refused.parse().ok()?, message))
+}
+
+/// Settings for an engine as the ABI wants them: one JSON object of strings.
+pub(crate) fn settings_to_json(settings: &std::collections::BTreeMap<String, String>) -> String {
+    serde_json::to_string(settings).unwrap_or_else(|error| unreachable!("strings always serialise: {error}"))
 }
 
 fn word(field: &str, text: &str) -> Result<(), DescriptorError> {
@@ -218,5 +241,77 @@ fn support(form: SupportForm) -> EngineSupport {
         },
         thread_invariant: form.thread_invariant,
         f32_exact: form.f32_exact,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn descriptor() -> Descriptor {
+        let support = |kind, preempt| EngineSupport {
+            kind,
+            format: "onnx".to_owned(),
+            dtype: "f32".to_owned(),
+            preempt,
+            thread_invariant: true,
+            f32_exact: false,
+        };
+        Descriptor {
+            id: "toy".to_owned(),
+            package_version: semver::Version::new(1, 2, 3),
+            identity: EngineIdentity {
+                engine: "toy".to_owned(),
+                version: "7".to_owned(),
+                build_flags: vec!["a".to_owned(), "b".to_owned()],
+            },
+            supports: vec![
+                support(EngineKind::Embed, Preempt::Checkpoint),
+                support(EngineKind::Rerank, Preempt::Share),
+                support(EngineKind::Generate, Preempt::Quantum),
+            ],
+        }
+    }
+
+    #[test]
+    fn a_descriptor_survives_its_json() {
+        assert_eq!(Descriptor::from_json(&descriptor().to_json()).unwrap(), descriptor());
+        let refusal = Refusal::new(crate::RefusalReason::LinkFailed, "a\nb");
+        assert_eq!(refusal_from_json(&refusal_to_json(&refusal)), Some(refusal));
+    }
+
+    #[test]
+    fn untrusted_descriptors_are_checked_by_field() {
+        let check = |change: &dyn Fn(&mut Descriptor), words: &str| {
+            let mut changed = descriptor();
+            change(&mut changed);
+            let message = Descriptor::from_json(&changed.to_json()).unwrap_err().to_string();
+            assert!(message.contains(words), "{message}");
+        };
+        check(&|d| d.id = String::new(), "id: expected 1 to 128 bytes, found 0");
+        check(
+            &|d| d.identity.engine = "x".repeat(129),
+            "identity.engine: expected 1 to 128 bytes, found 129",
+        );
+        check(
+            &|d| d.identity.version = "1 2".to_owned(),
+            "identity.version: expected printable ASCII",
+        );
+        check(
+            &|d| d.identity.build_flags.reverse(),
+            "identity.build_flags: expected sorted",
+        );
+        check(
+            &|d| d.identity.build_flags[1] = "a".to_owned(),
+            "identity.build_flags: expected sorted",
+        );
+        check(&|d| d.supports.clear(), "supports: expected 1 to 256 entries, found 0");
+        check(&|d| d.supports.push(d.supports[0].clone()), "listed twice");
+        check(
+            &|d| d.supports[0].format = "\u{1b}[2J".to_owned(),
+            "supports.format: expected printable ASCII",
+        );
+        let newer = descriptor().to_json().replace("\"form\":1", "\"form\":2");
+        assert!(Descriptor::from_json(&newer).is_err());
     }
 }

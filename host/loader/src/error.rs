@@ -72,14 +72,6 @@ pub enum LoaderError {
         /// `embed`, `rerank` or `generate`.
         kind: &'static str,
     },
-    /// The bundle panicked or said that it must not be called again.
-    #[error("the bundle {id} failed earlier and is not called again in this process: {message}")]
-    EngineBad {
-        /// The bundle's id.
-        id: String,
-        /// How it failed.
-        message: String,
-    },
     /// The engine refused its configuration.
     #[error("the engine of {id} could not be made: {message}")]
     Engine {

@@ -18,21 +18,31 @@
 //! | what does it offer | `scan.rs`, `descriptor.rs`, `memory.rs` |
 //! | may it run in this process | `trust.rs`, `placement.rs` |
 //! | what does the operator see | `bundle.rs` |
-//! | how is it loaded and called | `open.rs`, `v1.rs` |
+//! | how is it loaded and called | `open.rs`, `plugin.rs`, `v1.rs` |
 //! | how are processes started | `process.rs` |
 
 mod bundle;
 mod descriptor;
 mod error;
 mod loader;
+mod manifest;
 mod memory;
+mod note;
+mod open;
+mod placement;
 mod plugin;
 pub mod process;
+mod scan;
+mod search;
+mod staging;
 pub mod trust;
+mod v1;
 
-pub use bundle::{Bundle, BundleDigest, BundleStatus, RefusalReason};
+pub use bundle::{Bundle, BundleDigest, BundleStatus, RefusalReason, UnknownReason};
 pub use descriptor::{Descriptor, DescriptorError};
 pub use error::LoaderError;
 pub use loader::{Loader, LoaderConfig};
 pub use memory::{MemoryOnly, ScanMemory, ScanOutcome};
 pub use plugin::Plugin;
+pub use scan::{Answer, EXIT_REFUSED, describe};
+pub use search::search_path;

@@ -1,22 +1,70 @@
 //! [`Plugin`]: one opened bundle, from which engines are made.
 //!
-//! State: none of its own; the library behind it stays loaded until the process ends. Callers: the daemon's lanes.
+//! State: the engines made so far, one per kind at most (the contract lets a host make each once per process); the
+//! library behind them stays loaded until the process ends. Callers: the daemon's lanes.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use synapse_core::engine::{EmbedEngine, GenerateEngine, RerankEngine};
+use synapse_plugin_api::abi_stable::std_types::{ROption, RResult, RStr};
+use synapse_plugin_api::{EngineError, HostServices, SynapsePlugin_Ref};
 
 use crate::bundle::BundleDigest;
-use crate::descriptor::Descriptor;
+use crate::descriptor::{Descriptor, settings_to_json};
 use crate::error::LoaderError;
+use crate::manifest::is_setting_key;
+use crate::v1::{self, HostState};
+
+/// The settings that an engine was made with, and the engine.
+type Made<E> = Mutex<Option<(BTreeMap<String, String>, Arc<E>)>>;
 
 /// One opened bundle.
 pub struct Plugin {
     descriptor: Descriptor,
     digest: BundleDigest,
+    module: SynapsePlugin_Ref,
+    host: &'static HostState,
+    /// The manifest's `[engine.config]`.
+    settings: BTreeMap<String, String>,
+    embed: Made<dyn EmbedEngine>,
+    rerank: Made<dyn RerankEngine>,
+    generate: Made<dyn GenerateEngine>,
+}
+
+impl std::fmt::Debug for Plugin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Plugin")
+            .field("descriptor", &self.descriptor)
+            .field("digest", &self.digest)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Plugin {
+    pub(crate) fn new(
+        descriptor: Descriptor,
+        digest: BundleDigest,
+        module: SynapsePlugin_Ref,
+        bundle_dir: &Path,
+        scratch_dir: &Path,
+        settings: &[(String, String)],
+    ) -> Self {
+        // Foreign code keeps this address for the life of the process.
+        let host = Box::leak(Box::new(HostState::new(&descriptor.id, bundle_dir, scratch_dir)));
+        Self {
+            descriptor,
+            digest,
+            module,
+            host,
+            settings: settings.iter().cloned().collect(),
+            embed: Mutex::default(),
+            rerank: Mutex::default(),
+            generate: Mutex::default(),
+        }
+    }
+
     /// What the library says about itself.
     #[must_use]
     pub const fn descriptor(&self) -> &Descriptor {
@@ -29,37 +77,90 @@ impl Plugin {
         self.digest
     }
 
-    /// Makes an embedding engine. `config` is laid over the manifest's `[engine.config]`.
-    ///
-    /// # Errors
-    /// [`LoaderError::NoEngine`], [`LoaderError::Engine`], [`LoaderError::EngineBad`].
-    pub fn embed(&self, config: &[(String, String)]) -> Result<Arc<dyn EmbedEngine>, LoaderError> {
-        let _ = config;
-        Err(self.none("embed"))
+    /// Bytes that the plugin holds through the host's allocator.
+    #[must_use]
+    pub fn allocated_bytes(&self) -> u64 {
+        self.host.allocated()
     }
 
-    /// Makes a reranking engine. `config` is laid over the manifest's `[engine.config]`.
+    /// Bounds what the plugin may hold through the host's allocator; without a bound until the first call.
+    pub fn set_memory_budget(&self, bytes: u64) {
+        self.host.set_budget(bytes);
+    }
+
+    /// The embedding engine. Made at the first call, with `config` laid over the manifest's `[engine.config]`; later
+    /// calls give the same engine and must ask for the same settings.
+    ///
+    /// # Errors
+    /// [`LoaderError::NoEngine`] when the bundle offers none, [`LoaderError::Engine`] with the engine's words.
+    pub fn embed(&self, config: &[(String, String)]) -> Result<Arc<dyn EmbedEngine>, LoaderError> {
+        self.make("embed", config, &self.embed, self.module.embed(), |object| {
+            Ok(Arc::new(v1::embed(object, &self.descriptor)?) as Arc<dyn EmbedEngine>)
+        })
+    }
+
+    /// The reranking engine, as [`Self::embed`].
     ///
     /// # Errors
     /// As [`Self::embed`].
     pub fn rerank(&self, config: &[(String, String)]) -> Result<Arc<dyn RerankEngine>, LoaderError> {
-        let _ = config;
-        Err(self.none("rerank"))
+        self.make("rerank", config, &self.rerank, self.module.rerank(), |object| {
+            Ok(Arc::new(v1::rerank(object, &self.descriptor)?) as Arc<dyn RerankEngine>)
+        })
     }
 
-    /// Makes a generating engine. `config` is laid over the manifest's `[engine.config]`.
+    /// The generating engine, as [`Self::embed`].
     ///
     /// # Errors
     /// As [`Self::embed`].
     pub fn generate(&self, config: &[(String, String)]) -> Result<Arc<dyn GenerateEngine>, LoaderError> {
-        let _ = config;
-        Err(self.none("generate"))
+        self.make("generate", config, &self.generate, self.module.generate(), |object| {
+            Ok(Arc::new(v1::generate(object, &self.descriptor)?) as Arc<dyn GenerateEngine>)
+        })
     }
 
-    fn none(&self, kind: &'static str) -> LoaderError {
-        LoaderError::NoEngine {
+    /// Tells the plugin that the process will end. No engine of it may be called afterwards, and no call may run.
+    pub fn shutdown(&self) {
+        self.module.shutdown()();
+    }
+
+    fn make<O, E: ?Sized>(
+        &self,
+        kind: &'static str,
+        config: &[(String, String)],
+        made: &Made<E>,
+        constructor: extern "C" fn(HostServices, RStr<'_>) -> RResult<ROption<O>, EngineError>,
+        wrap: impl FnOnce(O) -> Result<Arc<E>, String>,
+    ) -> Result<Arc<E>, LoaderError> {
+        let fail = |message: String| LoaderError::Engine {
             id: self.descriptor.id.clone(),
-            kind,
+            message,
+        };
+        let mut settings = self.settings.clone();
+        settings.extend(config.iter().cloned());
+        if let Some(key) = settings.keys().find(|key| !is_setting_key(key)) {
+            return Err(fail(format!("{key:?} is no name of a setting")));
         }
+        let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((with, engine)) = &*made {
+            if *with != settings {
+                return Err(fail(
+                    "it runs with other settings; they can change at the next start".to_owned(),
+                ));
+            }
+            return Ok(Arc::clone(engine));
+        }
+        let json = settings_to_json(&settings);
+        let object = constructor(self.host.services(), RStr::from_str(&json))
+            .into_result()
+            .map_err(|error| fail(v1::error_text(&error)))?
+            .into_option()
+            .ok_or_else(|| LoaderError::NoEngine {
+                id: self.descriptor.id.clone(),
+                kind,
+            })?;
+        let engine = wrap(object).map_err(fail)?;
+        *made = Some((settings, Arc::clone(&engine)));
+        Ok(engine)
     }
 }

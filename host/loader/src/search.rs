@@ -1,0 +1,151 @@
+//! Where bundles are looked for: the search path, one level deep, without following links.
+//!
+//! State: none. Callers: discovery, and whoever builds a [`crate::LoaderConfig`]. Not known here: what a bundle holds.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::bundle::{Refusal, RefusalReason};
+use crate::staging::check_writers;
+
+/// The most entries looked at in one folder.
+const MAX_ENTRIES: usize = 1024;
+/// Where the system's packages put bundles.
+const SYSTEM: &str = "/usr/lib/synapse/plugins";
+
+/// The folders that hold bundles, in order: `explicit` (`--plugin-dir`), `SYNAPSE_PLUGIN_PATH`,
+/// `$XDG_DATA_HOME/synapse/plugins` (or `~/.local/share/…`), `/usr/lib/synapse/plugins`. Relative folders of the
+/// environment are left out: their meaning would depend on where the daemon was started.
+#[must_use]
+pub fn search_path(explicit: &[PathBuf], env: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+    let mut path = explicit.to_vec();
+    let from_env = env("SYNAPSE_PLUGIN_PATH").unwrap_or_default();
+    path.extend(std::env::split_paths(&from_env).filter(|dir| dir.is_absolute()));
+    let absolute = |name: &str| env(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
+    let data = absolute("XDG_DATA_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/share")));
+    path.extend(data.map(|data| data.join("synapse/plugins")));
+    path.push(PathBuf::from(SYSTEM));
+    path
+}
+
+/// One entry of a plugin folder that is, or wants to be, a bundle.
+#[derive(Debug)]
+pub(crate) struct Candidate {
+    pub dir: PathBuf,
+    pub name: String,
+    /// Set when it is refused for its place alone.
+    pub refusal: Option<Refusal>,
+}
+
+/// The candidates of every folder, in order, by name within a folder.
+pub(crate) fn candidates(dirs: &[PathBuf]) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    for dir in dirs {
+        match in_folder(dir) {
+            Ok(candidates) => found.extend(candidates),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => {
+                tracing::warn!(target: "synapse.config", folder = %dir.display(), %error, "a plugin folder cannot be read");
+            }
+        }
+    }
+    found
+}
+
+fn in_folder(folder: &Path) -> std::io::Result<Vec<Candidate>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let open = rustix::fs::open(folder, flags, Mode::empty())?;
+    // Whoever may write here may replace a bundle at any time, its own owner and mode notwithstanding.
+    let place = check_writers(&rustix::fs::fstat(&open)?, "the plugin folder").err();
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder)?.take(MAX_ENTRIES) {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let kind = entry.file_type()?;
+        if name.starts_with('.') {
+            continue;
+        }
+        let refusal = if kind.is_symlink() {
+            let message = "is a symbolic link; copy the bundle's folder into the plugin folder instead";
+            Some(Refusal::new(RefusalReason::Symlink, message))
+        } else if kind.is_dir() {
+            place.clone()
+        } else if is_library_name(&name) {
+            let message = "is a loose library; a bundle is a folder with plugin.toml and the library in it";
+            Some(Refusal::new(RefusalReason::NotABundle, message))
+        } else {
+            // A README or an archive beside the bundles is nobody's fault.
+            continue;
+        };
+        found.push(Candidate {
+            dir: entry.path(),
+            name,
+            refusal,
+        });
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
+fn is_library_name(name: &str) -> bool {
+    let extension = Path::new(name).extension().and_then(|extension| extension.to_str());
+    matches!(extension, Some("so" | "dylib" | "dll"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn the_search_path_has_a_fixed_order() {
+        let env = |name: &str| match name {
+            "SYNAPSE_PLUGIN_PATH" => Some("/one:relative:/two".into()),
+            "HOME" => Some("/home/u".into()),
+            _ => None,
+        };
+        let expect = ["/x", "/one", "/two", "/home/u/.local/share/synapse/plugins", SYSTEM];
+        assert_eq!(search_path(&["/x".into()], env), expect.map(PathBuf::from));
+        let env = |name: &str| (name == "XDG_DATA_HOME").then(|| "/data".into());
+        assert_eq!(
+            search_path(&[], env),
+            ["/data/synapse/plugins", SYSTEM].map(PathBuf::from)
+        );
+    }
+
+    #[test]
+    fn folders_are_candidates_and_links_and_loose_libraries_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::create_dir(path("b")).unwrap();
+        std::fs::create_dir(path("a")).unwrap();
+        std::fs::create_dir(path(".hidden")).unwrap();
+        std::fs::write(path("README"), "").unwrap();
+        std::fs::write(path("lib.so"), "").unwrap();
+        symlink("a", path("link")).unwrap();
+        let dirs = [path("missing"), dir.path().to_owned()];
+        let found = candidates(&dirs);
+        let rows: Vec<_> = found
+            .iter()
+            .map(|candidate| {
+                (
+                    candidate.name.as_str(),
+                    candidate.refusal.as_ref().map(|refusal| refusal.reason),
+                )
+            })
+            .collect();
+        let expect = [
+            ("a", None),
+            ("b", None),
+            ("lib.so", Some(RefusalReason::NotABundle)),
+            ("link", Some(RefusalReason::Symlink)),
+        ];
+        assert_eq!(rows, expect);
+        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
+        let found = candidates(&dirs);
+        assert_eq!(found[0].refusal.as_ref().unwrap().reason, RefusalReason::WorldWritable);
+    }
+}
