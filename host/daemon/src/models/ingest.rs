@@ -1,1 +1,119 @@
-//! Ingest: from arrived files to an installed model.
+//! Ingest: files that have arrived become an installed model (CACHE-12).
+//!
+//! State: none; everything lies in the blob store. Callers: `ModelStore::pull`. Not known here: the network, engines'
+//! tensors (an engine compares shapes with the config; the host sees to what it relies on itself).
+//!
+//! Steps: fetch and verify every file, check what the model's folder says about itself against the record, sanitise
+//! the tokenizer against the model's table, and write the artifact record last. A crash between two steps leaves
+//! blobs and no record, so the model is not installed and the next pull goes on from there.
+
+use synapse_catalog::{Format, Record, layout, profile};
+
+use super::record::{ArtifactFile, ArtifactRecord, ArtifactTokenizer, Validation};
+use super::source::{self, Fetch, SourceChoice, expected};
+use super::{ModelsError, store};
+use crate::text::sanitise;
+
+/// The largest file that is read whole: configs and tokenizers.
+const MAX_READ: u64 = 64 << 20;
+
+/// Brings one stored form here and proves it. The result is not yet written.
+///
+/// # Errors
+/// What the source reports; [`ModelsError::ArtifactInvalid`] when the folder contradicts the record or itself, and
+/// when the tokenizer is refused. Blobs of a refused model are deleted.
+pub fn ingest(
+    record: &Record,
+    format: &Format,
+    choice: &SourceChoice,
+    on: Fetch<'_>,
+) -> Result<ArtifactRecord, ModelsError> {
+    let source = source::fetch(record, format, choice, on)?;
+    store::check(on.cancel)?;
+    on.progress.report("install", 0, 1);
+    let proven = prove(record, format, source, on);
+    if let Err(ModelsError::ArtifactInvalid { .. }) = &proven {
+        for file in record.files_to_fetch(format) {
+            on.blobs.delete(file.sha256)?;
+        }
+    }
+    if proven.is_ok() {
+        on.progress.report("install", 1, 1);
+    }
+    proven
+}
+
+fn prove(record: &Record, format: &Format, source: String, on: Fetch<'_>) -> Result<ArtifactRecord, ModelsError> {
+    let invalid = |what: &str, reason: String| ModelsError::ArtifactInvalid {
+        what: format!("{} ({what})", record.id),
+        reason,
+    };
+    let files = record.files_to_fetch(format);
+    let read = |path: &str| {
+        let file = files.iter().find(|file| file.path == path && file.size <= MAX_READ)?;
+        on.blobs.read(&expected(file)).ok()
+    };
+    let is_folder = files.iter().any(|file| file.path == "modules.json");
+    let rows = if is_folder {
+        let layout = layout::check_sentence_transformers(read).map_err(|error| invalid("layout", error.to_string()))?;
+        layout::check_record(record, format, &layout).map_err(|error| invalid("layout", error.to_string()))?;
+        Some(layout.config.vocab_size)
+    } else {
+        let config = format
+            .files
+            .iter()
+            .chain(&record.layout)
+            .find(|file| file.role == "config")
+            .and_then(|file| read(&file.path));
+        match config {
+            Some(bytes) => Some(
+                layout::check_config(&bytes)
+                    .map_err(|error| invalid("config", error.to_string()))?
+                    .vocab_size,
+            ),
+            None => None,
+        }
+    };
+    let digest = profile::artifact_digest(format, |role| {
+        let file = format.files.iter().find(|file| file.role == role)?;
+        read(&file.path)
+    })
+    .map_err(|error| invalid("config", error.to_string()))?;
+    let tokenizer = match &record.tokenizer {
+        None => None,
+        Some(file) => {
+            let published =
+                read(&file.path).ok_or_else(|| invalid("tokenizer", format!("{} is unreadable", file.path)))?;
+            let sanitised =
+                sanitise::sanitise(&published, rows).map_err(|error| invalid("tokenizer", error.to_string()))?;
+            let kept = on.blobs.put("tokenizer", &sanitised.bytes)?;
+            Some(ArtifactTokenizer {
+                published: file.sha256,
+                sanitised: kept.sha256,
+                size: kept.size,
+            })
+        }
+    };
+    let keep = |files: &[synapse_catalog::ModelFile]| {
+        files
+            .iter()
+            .map(|file| ArtifactFile {
+                role: file.role.clone(),
+                sha256: file.sha256,
+                size: file.size,
+            })
+            .collect()
+    };
+    Ok(ArtifactRecord {
+        model: record.id.clone(),
+        format: format.format.clone(),
+        quant: format.quant.clone(),
+        digest,
+        source,
+        files: keep(&format.files),
+        layout: keep(&record.layout),
+        tokenizer,
+        validation: Validation::Validated,
+        pins: Vec::new(),
+    })
+}

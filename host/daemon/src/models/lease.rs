@@ -54,3 +54,29 @@ pub fn try_lease(folder: &Path, digest: Sha256Digest, mode: LeaseMode) -> io::Re
         Err(TryLockError::Error(error)) => Err(error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use synapse_core::digest::sha256;
+
+    use super::*;
+
+    /// Proves CACHE-02, CACHE-03. Two open files conflict as two processes do: the lock belongs to the open file.
+    #[test]
+    fn readers_share_and_a_deleter_is_alone() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let digest = sha256(b"blob");
+        let take = |mode| try_lease(folder.path(), digest, mode).expect("the file system has locks");
+        let first = take(LeaseMode::Shared).expect("is free");
+        let second = take(LeaseMode::Shared).expect("readers share");
+        assert!(take(LeaseMode::Exclusive).is_none(), "two readers hold it");
+        drop(first);
+        assert!(take(LeaseMode::Exclusive).is_none(), "one reader holds it");
+        drop(second);
+        let alone = take(LeaseMode::Exclusive).expect("nobody holds it");
+        assert!(take(LeaseMode::Shared).is_none(), "the deleter holds it");
+        assert_eq!(alone.digest(), digest);
+        drop(alone);
+        assert!(take(LeaseMode::Shared).is_some());
+    }
+}

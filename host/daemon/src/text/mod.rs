@@ -6,13 +6,15 @@
 //! A text is text: strings that spell control tokens (`[SEP]`, `</s>`, `<|im_end|>`) never become control ids,
 //! whatever the published tokenizer would do (DECISIONS "text is text").
 
+mod control;
 pub mod json_guard;
+mod pattern;
 pub mod sanitise;
 pub mod template;
 pub mod tokenizer;
 
 pub use template::Template;
-pub use tokenizer::{Encoded, Limits, Tokenizer};
+pub use tokenizer::{Encoded, Limits, MAX_TEXT_BYTES, Tokenizer};
 
 /// Why a tokenizer was refused or a text could not be encoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

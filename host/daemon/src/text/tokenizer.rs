@@ -1,8 +1,24 @@
 //! One model's tokenizer: text to ids, with the special tokens, the truncation and its disclosure.
+//!
+//! State: the loaded library tokenizer, immutable. Callers: the operations, through `models::ModelStore::tokenizer`.
+//! Not known here: engines, roles, requests.
+//!
+//! Content and special tokens are made apart. The content tokenizer cannot spell a control token (`text/control.rs`);
+//! what stands before and after the content is taken once from the file's post-processor and put around it. So
+//! truncation cuts content only, and an empty text is its special tokens.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use synapse_core::canon::{self, Value};
 use synapse_core::digest::{Sha256Digest, sha256};
+use tokenizers::{Encoding, PostProcessor, Token};
+use uuid::Uuid;
 
-use super::{Template, TextError};
+use super::json_guard::{self, Fields};
+use super::{Template, TextError, control, sanitise};
 
 /// How long an encoded text may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +27,12 @@ pub struct Limits {
     pub max_tokens: u32,
     /// Cut a longer text (and say so) instead of refusing it.
     pub truncate: bool,
+    /// The most bytes of a text that are tokenized at all: a running tokenization cannot be stopped.
+    pub max_bytes: usize,
 }
+
+/// The usual [`Limits::max_bytes`]: 1 MiB, the whole of a long book chapter many times over.
+pub const MAX_TEXT_BYTES: usize = 1 << 20;
 
 /// A text as token ids. All vectors have the same length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,11 +51,32 @@ pub struct Encoded {
     pub truncated: bool,
 }
 
+/// A special token: id and segment.
+type Special = (i32, i32);
+
 /// A loaded tokenizer. Immutable; any number of threads may encode with it.
-#[derive(Debug)]
 pub struct Tokenizer {
     digest: Sha256Digest,
+    content: tokenizers::Tokenizer,
+    before: Vec<Special>,
+    after: Vec<Special>,
+    /// Ids that no content may have.
+    forbidden: BTreeSet<u32>,
+    /// The renamed control tokens with their names in the content tokenizer.
+    hidden: Vec<(String, String)>,
 }
+
+impl fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokenizer")
+            .field("digest", &self.digest)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Stands for the content while the post-processor shows what it puts around it. No vocabulary reaches it: ids end
+/// at 2^31.
+const CONTENT: u32 = u32::MAX;
 
 impl Tokenizer {
     /// Loads a sanitised tokenizer.
@@ -42,13 +84,53 @@ impl Tokenizer {
     /// # Errors
     /// [`TextError::Refused`].
     pub fn from_sanitised(bytes: &[u8]) -> Result<Self, TextError> {
-        Ok(Self { digest: sha256(bytes) })
+        let refuse = |reason: String| TextError::Refused(reason);
+        let mut document = json_guard::parse(bytes, sanitise::CAPS).map_err(|error| refuse(error.to_string()))?;
+        let marked = control::marked(&document);
+        let names = control::hide(&mut document, &marked, &Uuid::new_v4().simple().to_string());
+        let renamed = canon::to_bytes(&document).map_err(|error| refuse(error.to_string()))?;
+        let content = guarded(|| tokenizers::Tokenizer::from_bytes(&renamed))
+            .map_err(|reason| refuse(format!("the tokenizer does not load: {reason}")))?;
+        let (before, after) = frame(&content).map_err(refuse)?;
+        let unknown = unknown_id(&document, &content);
+        drop(document);
+        let forbidden = names
+            .iter()
+            .filter_map(|(_, name)| content.token_to_id(name))
+            .filter(|id| Some(*id) != unknown)
+            .collect();
+        let loaded = Self {
+            digest: sha256(bytes),
+            content,
+            before,
+            after,
+            forbidden,
+            hidden: names,
+        };
+        // A tokenizer that fails on these fails on everything: better now than at the first request.
+        for probe in ["", " ", "a", "Hello world.", "\u{0}\u{feff}\u{1f680}"] {
+            let limits = Limits {
+                max_tokens: u32::MAX,
+                truncate: false,
+                max_bytes: MAX_TEXT_BYTES,
+            };
+            loaded
+                .encode(probe, None, limits)
+                .map_err(|error| refuse(format!("it cannot encode {probe:?}: {error}")))?;
+        }
+        Ok(loaded)
     }
 
     /// The digest of the sanitised form; enters the numeric profile (TOK-03).
     #[must_use]
     pub const fn digest(&self) -> Sha256Digest {
         self.digest
+    }
+
+    /// How many tokens an empty text has: what the post-processor puts around every content.
+    #[must_use]
+    pub fn special_tokens(&self) -> usize {
+        self.before.len() + self.after.len()
     }
 
     /// Encodes a text. Takes time in proportion to the text, up to a few hundred milliseconds at the byte limit: run
@@ -58,7 +140,184 @@ impl Tokenizer {
     /// [`TextError::TooManyBytes`], [`TextError::TooManyTokens`], [`TextError::Failed`], and [`TextError::Template`]
     /// when the template alone fills the limit.
     pub fn encode(&self, text: &str, template: Option<&Template>, limits: Limits) -> Result<Encoded, TextError> {
-        let _ = (text, template, limits);
-        Err(TextError::Failed(String::from("not loaded")))
+        if text.len() > limits.max_bytes {
+            return Err(TextError::TooManyBytes {
+                found: count(text.len()),
+                limit: count(limits.max_bytes),
+            });
+        }
+        let whole: Cow<'_, str> = match template {
+            None => Cow::Borrowed(text),
+            Some(template) => Cow::Owned([template.before(), text, template.after()].concat()),
+        };
+        let encoding = guarded(|| self.content.encode(whole.as_ref(), false)).map_err(TextError::Failed)?;
+        if encoding.get_ids().iter().any(|id| self.forbidden.contains(id)) {
+            return Err(TextError::Failed(String::from(
+                "the text became a control token, which this host does not allow",
+            )));
+        }
+        let start = template.map_or(0, |template| template.before().len());
+        let span = start..start + text.len();
+        let (kept, submitted) = self.fit(&encoding, template, &span, limits)?;
+        let mut encoded = Encoded {
+            submitted_tokens: submitted,
+            ..Encoded::default()
+        };
+        encoded.push_special(&self.before);
+        for index in kept {
+            encoded.push_content(&encoding, index, template.is_some(), &span)?;
+        }
+        encoded.push_special(&self.after);
+        encoded.effective_tokens = u32::try_from(encoded.ids.len()).unwrap_or(u32::MAX);
+        encoded.truncated = encoded.effective_tokens < submitted;
+        Ok(encoded)
     }
+
+    /// Which content tokens stay, and how many tokens the whole text has. Only tokens of the caller's text are cut,
+    /// from its end.
+    fn fit(
+        &self,
+        encoding: &Encoding,
+        template: Option<&Template>,
+        span: &std::ops::Range<usize>,
+        limits: Limits,
+    ) -> Result<(Vec<usize>, u32), TextError> {
+        let total = encoding.len();
+        let submitted = u32::try_from(total + self.special_tokens()).unwrap_or(u32::MAX);
+        if submitted <= limits.max_tokens {
+            return Ok(((0..total).collect(), submitted));
+        }
+        if !limits.truncate {
+            return Err(TextError::TooManyTokens {
+                found: submitted,
+                limit: limits.max_tokens,
+            });
+        }
+        let offsets = encoding.get_offsets();
+        let (head, tail) = if template.is_some() {
+            let head = offsets.iter().take_while(|(begin, _)| *begin < span.start).count();
+            let tail = offsets[head..]
+                .iter()
+                .rev()
+                .take_while(|(begin, _)| *begin >= span.end)
+                .count();
+            (head, tail)
+        } else {
+            (0, 0)
+        };
+        let fixed = self.special_tokens() + head + tail;
+        let room = usize::try_from(limits.max_tokens)
+            .unwrap_or(usize::MAX)
+            .checked_sub(fixed)
+            .ok_or_else(|| TextError::Template {
+                template: template.map_or_else(String::new, |template| {
+                    format!("{}{{text}}{}", template.before(), template.after())
+                }),
+                reason: format!(
+                    "it and the special tokens take {fixed} tokens, of {} that the model takes",
+                    limits.max_tokens
+                ),
+            })?;
+        Ok(((0..head + room).chain(total - tail..total).collect(), submitted))
+    }
+
+    /// Checks that the library gave an added token the id that its file declares; it counts for itself and only logs
+    /// a difference.
+    pub(super) fn expect_added(&self, surface: &str, id: i64) -> Result<(), TextError> {
+        let name = self
+            .hidden
+            .iter()
+            .find(|(hidden, _)| hidden == surface)
+            .map_or(surface, |(_, name)| name.as_str());
+        match self.content.token_to_id(name) {
+            Some(found) if i64::from(found) == id => Ok(()),
+            found => Err(TextError::Refused(format!(
+                "the added token {:?} declares id {id}, but by its place in the file it gets {found:?}",
+                surface.chars().take(40).collect::<String>()
+            ))),
+        }
+    }
+}
+
+impl Encoded {
+    fn push_special(&mut self, specials: &[Special]) {
+        for &(id, segment) in specials {
+            self.ids.push(id);
+            self.type_ids.push(segment);
+            self.offsets.push(None);
+        }
+    }
+
+    fn push_content(
+        &mut self,
+        encoding: &Encoding,
+        index: usize,
+        templated: bool,
+        span: &std::ops::Range<usize>,
+    ) -> Result<(), TextError> {
+        let range = |_| TextError::Failed(String::from("a token id is outside 0..2^31"));
+        self.ids.push(i32::try_from(encoding.get_ids()[index]).map_err(range)?);
+        self.type_ids
+            .push(i32::try_from(encoding.get_type_ids()[index]).map_err(range)?);
+        let (begin, end) = encoding.get_offsets()[index];
+        let outside = templated && (end <= span.start && begin < span.start || begin >= span.end && end > span.end);
+        self.offsets.push(if outside {
+            None
+        } else {
+            let place = |at: usize| u32::try_from(at.clamp(span.start, span.end) - span.start).ok();
+            place(begin).zip(place(end))
+        });
+        Ok(())
+    }
+}
+
+/// Takes from the post-processor what it puts before and after a content.
+fn frame(tokenizer: &tokenizers::Tokenizer) -> Result<(Vec<Special>, Vec<Special>), String> {
+    let Some(processor) = tokenizer.get_post_processor() else {
+        return Ok((Vec::new(), Vec::new()));
+    };
+    let probe = Encoding::from_tokens(vec![Token::new(CONTENT, String::from("x"), (0, 1))], 0);
+    let framed = guarded(|| processor.process(probe, None, true))
+        .map_err(|reason| format!("the post-processor fails: {reason}"))?;
+    let ids = framed.get_ids();
+    let at = ids
+        .iter()
+        .position(|&id| id == CONTENT)
+        .ok_or("the post-processor drops the text")?;
+    if ids[at + 1..].contains(&CONTENT) {
+        return Err(String::from("the post-processor repeats the text"));
+    }
+    let specials = |range: std::ops::Range<usize>| -> Result<Vec<Special>, String> {
+        range
+            .map(|index| {
+                let id = i32::try_from(ids[index]).map_err(|_| String::from("a special id is outside 0..2^31"))?;
+                let segment = i32::try_from(framed.get_type_ids()[index])
+                    .map_err(|_| String::from("a segment is outside 0..2^31"))?;
+                Ok((id, segment))
+            })
+            .collect()
+    };
+    Ok((specials(0..at)?, specials(at + 1..ids.len())?))
+}
+
+/// The id that stands for what the vocabulary lacks, after the control tokens were renamed. Content may have it.
+fn unknown_id(document: &Value, content: &tokenizers::Tokenizer) -> Option<u32> {
+    let model = document.member("model")?;
+    match model.member("unk_token").and_then(Fields::as_text) {
+        Some(name) => content.token_to_id(name),
+        None => model.member("unk_id")?.as_int().and_then(|id| u32::try_from(id).ok()),
+    }
+}
+
+/// Runs library code. A panic there is a failure like any other: a stranger's file or text must not end a thread.
+fn guarded<T, E: fmt::Display>(work: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(error.to_string().chars().take(300).collect()),
+        Err(_) => Err(String::from("the tokenizer library panicked")),
+    }
+}
+
+fn count(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
 }

