@@ -72,6 +72,14 @@ pub enum LoaderError {
         /// `embed`, `rerank` or `generate`.
         kind: &'static str,
     },
+    /// The engine panicked while it was made, or said that it must not be called again.
+    #[error("the engine of {id} failed and is not called again in this process: {message}")]
+    EngineBad {
+        /// The bundle's id.
+        id: String,
+        /// The engine's own words.
+        message: String,
+    },
     /// The engine refused its configuration.
     #[error("the engine of {id} could not be made: {message}")]
     Engine {

@@ -103,8 +103,8 @@ impl Loader {
     }
 
     /// Looks at every bundle of the search path, in order. Blocks while children describe what is new; never runs a
-    /// bundle's code in this process and never fails as a whole: what is wrong with a bundle is its status. Each
-    /// bundle that is refused or quarantined is one line of the log. Copies that no bundle has any more are removed.
+    /// bundle's code in this process and never fails as a whole: what is wrong with a bundle is its status. Nothing of
+    /// it is logged here. Copies that no bundle has any more are removed.
     #[must_use]
     pub fn discover(&self) -> Vec<Bundle> {
         let mut round = Round {
@@ -122,7 +122,6 @@ impl Loader {
                     self.examine(candidate, &mut round)
                 }
             };
-            report(&bundle);
             bundles.push(bundle);
         }
         let mut keep: HashSet<BundleDigest> = bundles.iter().filter_map(|bundle| bundle.digest).collect();
@@ -251,7 +250,6 @@ impl Loader {
             id: &manifest.id,
             risk: manifest.risk,
             aborts_on_panic: magic.aborts_on_panic(),
-            demoted: self.memory.demoted(&staged.digest),
             trusted: round.trusted.clone().map(|rows| rows.iter().any(is_ours)),
             shared_soname: shared,
         });
@@ -325,20 +323,6 @@ fn shadowed(candidate: Candidate, by: PathBuf) -> Bundle {
     Bundle {
         status: BundleStatus::Shadowed { by },
         ..unread(&candidate)
-    }
-}
-
-fn report(bundle: &Bundle) {
-    let id = bundle.id.as_str();
-    let dir = bundle.dir.display();
-    match &bundle.status {
-        BundleStatus::Refused { reason, message } => {
-            tracing::warn!(target: "synapse.worker", plugin = id, %dir, %reason, "bundle refused: {message}");
-        }
-        BundleStatus::Quarantined { message } => {
-            tracing::warn!(target: "synapse.worker", plugin = id, %dir, "bundle in quarantine: {message}");
-        }
-        BundleStatus::Ready | BundleStatus::NeedsWorker { .. } | BundleStatus::Shadowed { .. } => {}
     }
 }
 

@@ -58,13 +58,6 @@ pub trait ScanMemory: Send + Sync {
 
     /// Keeps `outcome`, replacing what was known. A failure to write is the memory's to report.
     fn remember(&self, digest: &BundleDigest, outcome: &ScanOutcome);
-
-    /// Why this digest may no longer run inside the daemon although it is trusted: it panicked there before. `None`
-    /// for a clean record, which is all that a memory without such records knows.
-    fn demoted(&self, digest: &BundleDigest) -> Option<String> {
-        let _ = digest;
-        None
-    }
 }
 
 /// A [`ScanMemory`] that lasts as long as the value. For tests and tools without a store.

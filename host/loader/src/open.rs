@@ -41,7 +41,7 @@ pub(crate) fn open(path: &Path, magic: &PluginMagic) -> Result<SynapsePlugin_Ref
         return Err(Refusal::new(RefusalReason::MagicInvalid, message));
     }
     module::open(path).map_err(|error| {
-        let message = one_line(&module::layout_mismatch_line(&error));
+        let message = one_line(&error.to_string());
         Refusal::new(RefusalReason::AbiLayout, message)
     })
 }

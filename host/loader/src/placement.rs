@@ -1,6 +1,7 @@
-//! Whether a sound bundle may run in this process: the strictest of five facts (DECISIONS, trust; OQ-37).
+//! Whether a sound bundle may run in this process: the strictest of four facts (DECISIONS, trust; OQ-37).
 //!
-//! State: none. Callers: discovery. A pure function, so that the order of the reasons is one table.
+//! State: none. Callers: discovery. A pure function, so that the order of the reasons is one table. Not known here:
+//! the bundle's record; the daemon lays it over, from its store.
 
 use crate::bundle::BundleStatus;
 use crate::manifest::Risk;
@@ -14,8 +15,6 @@ pub(crate) struct Facts<'a> {
     pub risk: Risk,
     /// The library was built so that a panic ends the process.
     pub aborts_on_panic: bool,
-    /// It panicked in this process before.
-    pub demoted: Option<String>,
     /// The operator promoted this digest, or why the trust file cannot say.
     pub trusted: Result<bool, String>,
     /// A private library's name that a bundle before it has too, and that bundle.
@@ -31,8 +30,6 @@ pub(crate) fn place(facts: &Facts<'_>) -> BundleStatus {
     } else if facts.aborts_on_panic {
         "it was built with panic = \"abort\", so a panic would end the process; build it with panic = \"unwind\""
             .to_owned()
-    } else if let Some(why) = &facts.demoted {
-        format!("it failed inside the daemon before ({why}); a repaired bundle starts with a clean record")
     } else if let Err(problem) = &facts.trusted {
         problem.clone()
     } else if facts.trusted == Ok(false) {
@@ -59,7 +56,6 @@ mod tests {
             id: "toy",
             risk: Risk::AbortSafe,
             aborts_on_panic: false,
-            demoted: None,
             trusted: Ok(true),
             shared_soname: None,
         };
@@ -82,13 +78,6 @@ mod tests {
                 ..facts.clone()
             },
             "panic = \"abort\"",
-        );
-        check(
-            Facts {
-                demoted: Some("panicked in load".to_owned()),
-                ..facts.clone()
-            },
-            "panicked in load",
         );
         check(
             Facts {

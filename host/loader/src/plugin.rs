@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use synapse_core::engine::{EmbedEngine, GenerateEngine, RerankEngine};
+use synapse_core::engine::{EmbedEngine, EngineState, GenerateEngine, RerankEngine};
 use synapse_plugin_api::abi_stable::std_types::{ROption, RResult, RStr};
 use synapse_plugin_api::{EngineError, HostServices, SynapsePlugin_Ref};
 
@@ -17,8 +17,17 @@ use crate::error::LoaderError;
 use crate::manifest::is_setting_key;
 use crate::v1::{self, HostState};
 
-/// The settings that an engine was made with, and the engine.
-type Made<E> = Mutex<Option<(BTreeMap<String, String>, Arc<E>)>>;
+/// What became of one kind of engine.
+enum Slot<E: ?Sized> {
+    /// Nobody asked for it.
+    Empty,
+    /// It was made with these settings.
+    Made(BTreeMap<String, String>, Arc<E>),
+    /// It failed for good while it was made.
+    Bad(String),
+}
+
+type Made<E> = Mutex<Slot<E>>;
 
 /// One opened bundle.
 pub struct Plugin {
@@ -59,9 +68,9 @@ impl Plugin {
             module,
             host,
             settings: settings.iter().cloned().collect(),
-            embed: Mutex::default(),
-            rerank: Mutex::default(),
-            generate: Mutex::default(),
+            embed: Mutex::new(Slot::Empty),
+            rerank: Mutex::new(Slot::Empty),
+            generate: Mutex::new(Slot::Empty),
         }
     }
 
@@ -92,7 +101,8 @@ impl Plugin {
     /// calls give the same engine and must ask for the same settings.
     ///
     /// # Errors
-    /// [`LoaderError::NoEngine`] when the bundle offers none, [`LoaderError::Engine`] with the engine's words.
+    /// [`LoaderError::NoEngine`] when the bundle offers none, [`LoaderError::Engine`] with the engine's words,
+    /// [`LoaderError::EngineBad`] when it failed for good.
     pub fn embed(&self, config: &[(String, String)]) -> Result<Arc<dyn EmbedEngine>, LoaderError> {
         self.make("embed", config, &self.embed, self.module.embed(), |object| {
             Ok(Arc::new(v1::embed(object, &self.descriptor)?) as Arc<dyn EmbedEngine>)
@@ -142,25 +152,39 @@ impl Plugin {
             return Err(fail(format!("{key:?} is no name of a setting")));
         }
         let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((with, engine)) = &*made {
-            if *with != settings {
+        let bad = |message: &str| LoaderError::EngineBad {
+            id: self.descriptor.id.clone(),
+            message: message.to_owned(),
+        };
+        match &*made {
+            Slot::Made(with, engine) if *with == settings => return Ok(Arc::clone(engine)),
+            Slot::Made(..) => {
                 return Err(fail(
                     "it runs with other settings; they can change at the next start".to_owned(),
                 ));
             }
-            return Ok(Arc::clone(engine));
+            Slot::Bad(message) => return Err(bad(message)),
+            Slot::Empty => {}
         }
         let json = settings_to_json(&settings);
-        let object = constructor(self.host.services(), RStr::from_str(&json))
-            .into_result()
-            .map_err(|error| fail(v1::error_text(&error)))?
-            .into_option()
-            .ok_or_else(|| LoaderError::NoEngine {
-                id: self.descriptor.id.clone(),
-                kind,
-            })?;
+        let object = match constructor(self.host.services(), RStr::from_str(&json)).into_result() {
+            Ok(object) => object.into_option(),
+            Err(error) => {
+                let error = v1::error(&error);
+                if error.state != EngineState::EngineBad {
+                    return Err(fail(error.to_string()));
+                }
+                let answer = bad(&error.message);
+                *made = Slot::Bad(error.message);
+                return Err(answer);
+            }
+        };
+        let object = object.ok_or_else(|| LoaderError::NoEngine {
+            id: self.descriptor.id.clone(),
+            kind,
+        })?;
         let engine = wrap(object).map_err(fail)?;
-        *made = Some((settings, Arc::clone(&engine)));
+        *made = Slot::Made(settings, Arc::clone(&engine));
         Ok(engine)
     }
 }

@@ -14,5 +14,5 @@ mod convert;
 mod host;
 
 pub(crate) use adapter::{embed, generate, rerank};
-pub(crate) use convert::{descriptor, error_text};
+pub(crate) use convert::{descriptor, error};
 pub(crate) use host::HostState;

@@ -1,3 +1,7 @@
-//! The generic worker process: loads one engine bundle.
+//! The `synapse-worker` binary: see the library of this crate.
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+fn main() -> std::process::ExitCode {
+    synapse_worker::run()
+}

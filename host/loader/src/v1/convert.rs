@@ -40,6 +40,15 @@ pub(crate) fn descriptor(found: &api::Descriptor) -> Result<Descriptor, Descript
             f32_exact: row.f32_exact,
         });
     }
+    // The SDK describes a plugin whose own code failed as one that serves nothing, and says why.
+    if supports.is_empty()
+        && let Some(fact) = found.extra.iter().take(MAX_FACTS).find(|fact| fact.key == "error")
+    {
+        return Err(DescriptorError(format!(
+            "the library reports: {}",
+            clean(&fact.value, 512)
+        )));
+    }
     let descriptor = Descriptor {
         id: word("id", &found.id)?,
         package_version,
@@ -204,7 +213,7 @@ pub(super) fn memory(found: &api::MemoryReport) -> core::MemoryReport {
 }
 
 /// A failed call.
-pub(super) fn error(found: &api::EngineError) -> core::EngineError {
+pub(crate) fn error(found: &api::EngineError) -> core::EngineError {
     use core::EngineErrorCode as Code;
     let code = match found.code {
         api::ErrorCode::INVALID_ARGUMENT => Code::InvalidArgument,
@@ -231,12 +240,6 @@ pub(super) fn error(found: &api::EngineError) -> core::EngineError {
         _ => core::EngineState::EngineBad,
     };
     core::EngineError::new(code, state, clean(&found.message, MAX_MESSAGE))
-}
-
-/// A failed construction in words.
-pub(crate) fn error_text(found: &api::EngineError) -> String {
-    let message = clean(&found.message, MAX_MESSAGE);
-    format!("{}: {message}", found.code.name())
 }
 
 /// Foreign text without control characters, cut to `most` bytes at a character's end.
