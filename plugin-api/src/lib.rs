@@ -8,6 +8,7 @@
 //! - [`module`]: the root module, the one object that a library exports through abi_stable;
 //! - [`engine`]: the three traits, [`EmbedEngine`], [`RerankEngine`], [`GenerateEngine`];
 //! - [`load`], [`batch`], [`generate`], [`call`], [`error`], [`identity`], [`host`]: what crosses in their methods;
+//! - [`layout`]: all of it as text, for the golden file and for refusals;
 //! - [`ext`]: the extension tables, the only way in which version 1 grows.
 //!
 //! # Version rule
@@ -24,7 +25,7 @@
 //!
 //! # Units
 //! Sizes are bytes, times are nanoseconds of the host's monotonic clock, token ids are `i32`, vectors are row-major
-//! little- or big-endian `f32` as the machine has it. Text is UTF-8. Strings made by the other side are untrusted.
+//! `f32`. Text is UTF-8. Strings made by the other side are untrusted.
 
 #![expect(
     non_camel_case_types,
@@ -45,6 +46,7 @@ pub mod ext;
 pub mod generate;
 pub mod host;
 pub mod identity;
+pub mod layout;
 pub mod load;
 pub mod magic;
 pub mod module;

@@ -3,6 +3,8 @@
 //! Owns no state. The SDK's `export_plugin!` makes it; the loader reads it with [`open`]. A host never unloads the
 //! library that it came from.
 
+use std::{fmt, path::Path};
+
 use abi_stable::{
     StableAbi,
     library::{LibraryError, RootModule, lib_header_from_path},
@@ -17,6 +19,7 @@ use crate::{
     ext::ExtensionRef,
     host::HostServices,
     identity::Descriptor,
+    layout,
 };
 
 /// The functions that a plugin exports. None unwinds.
@@ -52,27 +55,56 @@ impl RootModule for SynapsePlugin_Ref {
     const VERSION_STRINGS: VersionStrings = package_version_strings!();
 }
 
+/// Why a library's root module was not opened. The text is one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenError {
+    /// The layout of a type differs: the line names type and field.
+    Layout(String),
+    /// abi_stable found no module, an incompatible version, or the plugin's constructor failed.
+    Module(String),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Layout(line) | Self::Module(line)) = self;
+        f.write_str(line)
+    }
+}
+
+impl std::error::Error for OpenError {}
+
 /// Opens a library and checks its root module's layout. Call it only after the magic was read and accepted.
 ///
 /// The library is never closed. Every path gives its own module: abi_stable's `load_from_file` is not used, because
 /// it keeps one module per type and would give the second plugin the first one's code.
 ///
 /// # Errors
-/// abi_stable's [`LibraryError`]; a layout mismatch prints as hundreds of lines, see
-/// [`layout_mismatch_line`].
-pub fn open(library: &std::path::Path) -> Result<SynapsePlugin_Ref, LibraryError> {
-    lib_header_from_path(library)?.init_root_module::<SynapsePlugin_Ref>()
+/// [`OpenError`], in one line.
+pub fn open(library: &Path) -> Result<SynapsePlugin_Ref, OpenError> {
+    let header = lib_header_from_path(library).map_err(|error| OpenError::Module(one_line(&error)))?;
+    header
+        .init_root_module::<SynapsePlugin_Ref>()
+        .map_err(|error| match (&error, header.layout()) {
+            (LibraryError::AbiInstability(_), Some(plugin)) => {
+                let difference = layout::first_difference(
+                    &layout::entries(<SynapsePlugin_Ref as StableAbi>::LAYOUT),
+                    &layout::entries(plugin),
+                );
+                OpenError::Layout(difference.unwrap_or_else(|| one_line(&error)))
+            }
+            _ => OpenError::Module(one_line(&error)),
+        })
 }
 
-/// Turns a [`LibraryError`] into one line that names what did not fit.
-#[must_use]
-pub fn layout_mismatch_line(error: &LibraryError) -> String {
+/// The first line of abi_stable's report that says something, cut to a bearable length.
+fn one_line(error: &LibraryError) -> String {
     let text = error.to_string();
-    text.lines()
+    let line = text
+        .lines()
         .map(str::trim)
         .find(|line| !line.is_empty())
-        .unwrap_or("unknown error")
-        .to_owned()
+        .unwrap_or("abi_stable gave no reason");
+    line.chars().take(400).collect()
 }
 
 /// Exports a root module from the final crate: `export_root_module!(constructor)` where `constructor` is

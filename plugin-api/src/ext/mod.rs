@@ -129,3 +129,47 @@ impl<'a> ExtensionRef<'a> {
         Ok(unsafe { &*self.header.as_ptr().cast::<T>() })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{ExtensionHeader, ExtensionMismatch, ExtensionRef, ExtensionTable};
+
+    #[repr(C)]
+    struct Table {
+        header: ExtensionHeader,
+        value: u64,
+    }
+
+    // SAFETY: repr(C), header first, plain data.
+    unsafe impl ExtensionTable for Table {
+        const ID: &'static str = "org.example.table/3";
+        const REV: u32 = 3;
+    }
+
+    #[test]
+    fn a_table_opens_only_with_its_own_length_and_revision() {
+        let good = Table {
+            header: ExtensionHeader::of::<Table>(),
+            value: 7,
+        };
+        assert_eq!(ExtensionRef::new(&good).header(), ExtensionHeader { len: 16, rev: 3 });
+        assert_eq!(ExtensionRef::new(&good).open::<Table>().map(|table| table.value), Ok(7));
+        for (header, field, message) in [
+            (
+                ExtensionHeader { len: 24, rev: 3 },
+                "len",
+                "len: plugin 24, host supports 16",
+            ),
+            (
+                ExtensionHeader { len: 16, rev: 4 },
+                "rev",
+                "rev: plugin 4, host supports 3",
+            ),
+        ] {
+            let bad = Table { header, value: 0 };
+            let error: ExtensionMismatch = ExtensionRef::new(&bad).open::<Table>().map(|_| ()).unwrap_err();
+            assert_eq!(error.field, field);
+            assert_eq!(error.to_string(), format!("extension org.example.table/3: {message}"));
+        }
+    }
+}
