@@ -10,6 +10,8 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+#[cfg(test)]
+mod golden;
 pub mod job;
 pub mod lane;
 pub mod log;
@@ -18,6 +20,7 @@ pub mod paths;
 pub mod plugins;
 pub mod rpc;
 pub mod schedule;
+mod serve;
 pub mod service;
 pub mod singleton;
 pub mod state;
@@ -25,3 +28,5 @@ pub mod store;
 pub mod task;
 pub mod text;
 pub mod worker;
+
+pub use serve::{ServeOptions, StartError, serve};

@@ -111,6 +111,18 @@ impl<F: Future> Future for PanicObserved<F> {
     }
 }
 
+/// `future` with its panics turned into [`TaskFailed::Panicked`], logged under `name`: for work whose failure must be
+/// answered by the task that awaits it.
+pub fn observed<F: Future>(
+    name: impl Into<TaskName>,
+    future: F,
+) -> impl Future<Output = Result<F::Output, TaskFailed>> {
+    PanicObserved {
+        name: name.into(),
+        future: Box::pin(future),
+    }
+}
+
 /// Logs a caught panic and names it.
 fn observe(name: &str, payload: &(dyn Any + Send)) -> TaskFailed {
     let message = panic_message(payload);
@@ -122,7 +134,7 @@ fn observe(name: &str, payload: &(dyn Any + Send)) -> TaskFailed {
 }
 
 /// The words of a panic.
-fn panic_message(payload: &(dyn Any + Send)) -> String {
+pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
     payload
         .downcast_ref::<&'static str>()
         .map(|text| (*text).to_owned())
@@ -201,5 +213,60 @@ impl Tasks {
         self.stop.cancel();
         self.tracker.close();
         tokio::time::timeout(bound, self.tracker.wait()).await.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tasks() -> Tasks {
+        Tasks::new(Handle::current())
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_handed_to_the_one_who_waits() {
+        let tasks = tasks();
+        let expected = |name: &str| TaskFailed::Panicked {
+            name: name.to_owned(),
+            message: String::from("boom 1"),
+        };
+        let number = 1;
+        assert_eq!(
+            tasks.spawn("a", async move { panic!("boom {number}") }).await,
+            Err::<(), _>(expected("a"))
+        );
+        assert_eq!(
+            tasks.blocking("b", move || panic!("boom {number}")).await,
+            Err::<(), _>(expected("b"))
+        );
+        assert_eq!(
+            observed("c", async move { panic!("boom {number}") }).await,
+            Err::<(), _>(expected("c"))
+        );
+        assert_eq!(tasks.spawn("d", async { 4 }).await, Ok(4));
+        tasks.thread("e", || panic!("boom")).unwrap().join().unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_aborted_task_says_so() {
+        let handle = tasks().spawn("a", std::future::pending::<()>());
+        handle.abort();
+        assert_eq!(
+            handle.await,
+            Err(TaskFailed::Stopped {
+                name: String::from("a")
+            })
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn draining_asks_all_to_stop_and_says_whether_they_did() {
+        let tasks = tasks();
+        let stopping = tasks.stopping().clone();
+        drop(tasks.spawn("polite", async move { stopping.cancelled().await }));
+        assert!(tasks.drain(Duration::from_secs(1)).await);
+        drop(tasks.spawn("stubborn", std::future::pending::<()>()));
+        assert!(!tasks.drain(Duration::from_secs(1)).await);
     }
 }

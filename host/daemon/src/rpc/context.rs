@@ -13,25 +13,29 @@ use super::error::ServiceError;
 /// The daemon's own name of a request, for example `7c-000012`: on the reply, in every error detail and on every
 /// log line of that request. Unique within one run of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct RequestId(String);
+pub struct RequestId {
+    connection: u64,
+    sequence: u64,
+}
 
 impl RequestId {
     /// Names the `sequence`-th request of connection number `connection`.
     #[must_use]
-    pub fn new(connection: u64, sequence: u64) -> Self {
-        Self(format!("{connection:02x}-{sequence:06}"))
+    pub const fn new(connection: u64, sequence: u64) -> Self {
+        Self { connection, sequence }
     }
 
-    /// The name as written on the wire.
+    /// The name as one number, for engines, whose calls carry a `u64`: it repeats only after 2^24 requests of one
+    /// connection.
     #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
+    pub const fn number(&self) -> u64 {
+        (self.connection << 24) | (self.sequence & 0xff_ffff)
     }
 }
 
 impl fmt::Display for RequestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        write!(f, "{:02x}-{:06}", self.connection, self.sequence)
     }
 }
 
@@ -46,7 +50,7 @@ pub struct RequestContext {
     pub deadline: Instant,
     /// How long interactive work may wait for its start (`max_queue_ms`, never more than the deadline).
     pub max_queue: Duration,
-    /// Fires when the client cancels this request, when the client is gone, or when the daemon stops.
+    /// Fires when the client cancels this request or is gone, when the deadline passes, or when the daemon stops.
     pub cancel: CancellationToken,
 }
 
@@ -62,14 +66,44 @@ impl RequestContext {
     /// # Errors
     /// `cancelled` or `deadline_exceeded`.
     pub fn check(&self) -> Result<(), ServiceError> {
-        if self.cancel.is_cancelled() {
-            return Err(ServiceError::cancelled());
-        }
         if self.remaining().is_zero() {
             return Err(ServiceError::deadline_exceeded(
                 "the deadline passed before the work began",
             ));
         }
+        if self.cancel.is_cancelled() {
+            return Err(ServiceError::cancelled());
+        }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_has_one_name_in_two_forms() {
+        let id = RequestId::new(0x7c, 12);
+        assert_eq!((id.to_string().as_str(), id.number()), ("7c-000012", 0x7c00_000c));
+    }
+
+    #[test]
+    fn a_late_or_cancelled_request_does_not_go_on() {
+        let context = |deadline| RequestContext {
+            request_id: RequestId::new(1, 1),
+            received: Instant::now(),
+            deadline,
+            max_queue: Duration::from_secs(1),
+            cancel: CancellationToken::new(),
+        };
+        let ahead = context(Instant::now() + Duration::from_secs(3_600));
+        assert_eq!(ahead.check(), Ok(()));
+        ahead.cancel.cancel();
+        assert_eq!(ahead.check().unwrap_err().code().as_str(), "cancelled");
+        assert_eq!(
+            context(Instant::now()).check().unwrap_err().code().as_str(),
+            "deadline_exceeded"
+        );
     }
 }

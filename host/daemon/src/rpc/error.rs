@@ -1,101 +1,298 @@
 //! The table of public errors: every code a client can see, with its number, class and advice.
 //!
-//! State: none. Callers: every operation makes a [`ServiceError`] here; `rpc/reply.rs` writes it; docs/errors.md is
-//! generated from [`TABLE`]. The errors of the other crates become public codes here and nowhere else. Not known
-//! here: connections and requests.
+//! State: none. Callers: every operation makes a [`ServiceError`]; `rpc/reply.rs` writes it; docs/errors.md is
+//! generated from [`TABLE`]. The errors of other crates become public codes in `rpc/convert.rs` and nowhere else. Not
+//! known here: connections and requests.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
-use serde_json::Value;
+use synapse_wire::client::{Class, ErrorCode, ErrorDetail, Failure};
 
-/// A public error code (ERR-01, ERR-02, DECISIONS "errors"). The set is frozen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Code {
-    /// The request itself is malformed.
-    InvalidRequest,
-    /// No such model in the catalog.
-    UnknownModel,
-    /// The model's files are not on this machine.
-    ModelNotInstalled,
-    /// The model is being loaded.
-    ModelLoading,
-    /// The text has more tokens than the model takes and may not be cut.
-    InputTooLong,
-    /// The text is not valid Unicode.
-    InvalidText,
-    /// A limit of the daemon was passed.
-    LimitExceeded,
-    /// The model or engine cannot do what was asked.
-    Unsupported,
-    /// No room to accept more work now.
-    QueueFull,
-    /// The deadline passed.
-    DeadlineExceeded,
-    /// The request was cancelled.
-    Cancelled,
-    /// No lane of the model is certified for what was asked.
-    NotCertified,
-    /// A lane exists, but not the numeric space that was required.
-    SubstitutionRejected,
-    /// A probe must run first.
-    ProbeRequired,
-    /// An index spans a retracted pair of spaces.
-    MigrationRequired,
-    /// A model file is not what its record says.
-    ArtifactInvalid,
-    /// The engine failed.
-    EngineCrashed,
-    /// The engine gave a number that is not finite.
-    NonFiniteOutput,
-    /// The daemon restarted while the job was open.
-    ModuleRestarted,
-    /// No such job.
-    UnknownJob,
-    /// The request key was used with another payload.
-    IdempotencyConflict,
-    /// A download failed.
-    DownloadFailed,
-    /// The disk or the database failed.
-    StorageFailed,
-    /// The engine bundle was refused.
-    PluginRefused,
-    /// The daemon is stopping.
-    ShuttingDown,
-    /// A gate in the configuration is closed.
-    Disabled,
-    /// A defect of the daemon.
-    Internal,
-    /// The grammar gate is closed.
-    GrammarDisabled,
-    /// The grammar does not parse.
-    GrammarInvalid,
-    /// This build has no grammar sampling.
-    GrammarUnavailableInBuild,
-    /// A shape is being compiled.
-    ShapeCompiling,
-    /// The Neural Engine has no resources left.
-    AneResourcesExhausted,
-    /// Too little space for the Neural Engine's temporary files.
-    AneTempSpaceLow,
+/// One public error code: what it means and how a client should treat it.
+#[derive(Debug)]
+pub struct ErrorRow {
+    /// The code.
+    pub code: ErrorCode,
+    /// The JSON-RPC integer, fixed for ever. `invalid_request` has four, by what is wrong with the request.
+    pub integer: i32,
+    /// Whether trying again later can help, unless the failure itself says otherwise.
+    pub class: Class,
+    /// After how many milliseconds to try again, unless the failure itself says otherwise; transient codes only.
+    pub retry_after_ms: Option<u64>,
+    /// Whether the very same request may be sent again without doing anything twice.
+    pub safe_to_retry_same_request: bool,
+    /// What happened.
+    pub meaning: &'static str,
+    /// What the client or the operator should do.
+    pub remedy: &'static str,
 }
 
-/// Whether a later attempt can succeed without a change by the caller (ERR-04).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
-    /// A later attempt can succeed.
-    Transient,
-    /// It will not succeed until something changes.
-    Permanent,
+/// The line is not JSON.
+pub const PARSE_ERROR: i32 = -32700;
+/// The JSON is no request.
+pub const INVALID_REQUEST: i32 = -32600;
+/// No such method.
+pub const METHOD_NOT_FOUND: i32 = -32601;
+/// The parameters are wrong.
+pub const INVALID_PARAMS: i32 = -32602;
+
+/// A row whose failure passes by itself.
+const fn transient(code: ErrorCode, integer: i32, after: u64, meaning: &'static str, remedy: &'static str) -> ErrorRow {
+    ErrorRow {
+        code,
+        integer,
+        class: Class::Transient,
+        retry_after_ms: Some(after),
+        safe_to_retry_same_request: true,
+        meaning,
+        remedy,
+    }
+}
+
+/// A row whose failure stays until something changes.
+const fn permanent(code: ErrorCode, integer: i32, meaning: &'static str, remedy: &'static str) -> ErrorRow {
+    ErrorRow {
+        code,
+        integer,
+        class: Class::Permanent,
+        retry_after_ms: None,
+        safe_to_retry_same_request: false,
+        meaning,
+        remedy,
+    }
+}
+
+/// Every public code (ERR-01, ERR-02, DECISIONS "errors"). Rows are added at the end and never renumbered.
+pub static TABLE: &[ErrorRow] = &[
+    permanent(
+        ErrorCode::InvalidRequest,
+        INVALID_PARAMS,
+        "The line is not JSON (-32700), not a request (-32600), names no known method (-32601), or its parameters are \
+         wrong (-32602).",
+        "Correct the request; `detail.field` names the field where there is one.",
+    ),
+    transient(
+        ErrorCode::QueueFull,
+        -32000,
+        100,
+        "As much work waits or runs as the daemon accepts: of the lane, the connection or the client process.",
+        "Send fewer requests at once; try again after `retry_after_ms`.",
+    ),
+    transient(
+        ErrorCode::DeadlineExceeded,
+        -32001,
+        1_000,
+        "The request's deadline passed, or it could not start within `max_queue_ms`.",
+        "Try again later, or allow more time with `deadline_ms` and `max_queue_ms`.",
+    ),
+    transient(
+        ErrorCode::ModelLoading,
+        -32002,
+        500,
+        "The model is installed but not in memory yet; its load has been started (`detail.job_id`).",
+        "Try again after `retry_after_ms`, or poll the job.",
+    ),
+    permanent(
+        ErrorCode::NotCertified,
+        -32003,
+        "No lane may serve this model as asked: none is available, or none of them is certified for it.",
+        "`synapse doctor` says what is missing.",
+    ),
+    permanent(
+        ErrorCode::SubstitutionRejected,
+        -32004,
+        "A lane could serve, but not in the numeric space or under the alias epoch that the request demands.",
+        "Rebuild the index for the space that serves now, or drop the constraint.",
+    ),
+    permanent(
+        ErrorCode::ArtifactInvalid,
+        -32005,
+        "A model file or tokenizer is not what its record says. No engine has opened it.",
+        "Remove the model and pull it again; if that fails, the record or the source is wrong.",
+    ),
+    transient(
+        ErrorCode::EngineCrashed,
+        -32006,
+        1_000,
+        "The engine failed; `detail.stage` says where (`load`, `call`, `panic`, `timeout`). A failure to load is \
+         permanent and is not tried again by itself.",
+        "Try again where the class is transient; otherwise see the daemon's log.",
+    ),
+    permanent(
+        ErrorCode::ProbeRequired,
+        -32007,
+        "The model must pass a probe before it may serve, for example after a quarantine (`detail.reason`).",
+        "Run the probe, then try again.",
+    ),
+    permanent(
+        ErrorCode::MigrationRequired,
+        -32008,
+        "The index spans a pair of numeric spaces whose equivalence was retracted (`detail.retracted_pair`).",
+        "Rebuild the index for `detail.rebuild_target`.",
+    ),
+    transient(
+        ErrorCode::ModuleRestarted,
+        -32009,
+        100,
+        "The daemon was started anew while the job was open.",
+        "Send the request again, with the same `request_key` where it had one.",
+    ),
+    permanent(
+        ErrorCode::GrammarUnavailableInBuild,
+        -32010,
+        "This build of the engine has no grammar sampling.",
+        "Install a build that has it, or send no grammar.",
+    ),
+    transient(
+        ErrorCode::ShapeCompiling,
+        -32011,
+        5_000,
+        "The device program for this input length is being compiled.",
+        "Try again after `retry_after_ms`, which is the predicted delay.",
+    ),
+    transient(
+        ErrorCode::AneResourcesExhausted,
+        -32012,
+        5_000,
+        "The Neural Engine refused the program for lack of resources.",
+        "Try again later, or unload other models.",
+    ),
+    transient(
+        ErrorCode::AneTempSpaceLow,
+        -32013,
+        60_000,
+        "Too little space is left for the Neural Engine's temporary files.",
+        "Free disk space, then try again.",
+    ),
+    permanent(
+        ErrorCode::UnknownModel,
+        -32014,
+        "The catalog has no such model, or the model has no such lane.",
+        "`synapse models list` shows the catalog.",
+    ),
+    permanent(
+        ErrorCode::ModelNotInstalled,
+        -32015,
+        "The model is in the catalog, but its files are not on this machine.",
+        "`synapse models pull MODEL`.",
+    ),
+    permanent(
+        ErrorCode::InputTooLong,
+        -32016,
+        "A text has more tokens than the model takes, and cutting it was not allowed.",
+        "Shorten or split the text, or allow truncation.",
+    ),
+    permanent(
+        ErrorCode::InvalidText,
+        -32017,
+        "A text is not valid Unicode, for example because of half a surrogate pair.",
+        "Correct the text; the other items of a batch are served.",
+    ),
+    permanent(
+        ErrorCode::NonFiniteOutput,
+        -32018,
+        "The engine's output holds a value that is not finite, so it was thrown away.",
+        "Report it with the model and the engine's version; another text may work.",
+    ),
+    permanent(
+        ErrorCode::LimitExceeded,
+        -32019,
+        "A size cap was passed; `detail` has its name, its value and what the request had.",
+        "Send less at a time.",
+    ),
+    permanent(
+        ErrorCode::Unsupported,
+        -32020,
+        "This daemon, model or engine does not offer what was asked.",
+        "Leave the option out, or choose another model or lane.",
+    ),
+    permanent(
+        ErrorCode::Cancelled,
+        -32021,
+        "The request or the job was cancelled by its client.",
+        "Nothing; send it again if its result is wanted after all.",
+    ),
+    permanent(
+        ErrorCode::UnknownJob,
+        -32022,
+        "There is no such job, or it ended so long ago that it was forgotten.",
+        "`job.list` shows the jobs that are remembered.",
+    ),
+    permanent(
+        ErrorCode::IdempotencyConflict,
+        -32023,
+        "The same `request_key` came with another payload.",
+        "Use a new key for a new payload.",
+    ),
+    transient(
+        ErrorCode::DownloadFailed,
+        -32024,
+        5_000,
+        "A source could not be reached, or what it sent ended early.",
+        "Try again; check the network and the source.",
+    ),
+    permanent(
+        ErrorCode::StorageFailed,
+        -32025,
+        "A file or the database could not be read or written.",
+        "Check free space, permissions and the data directory; the message names the file.",
+    ),
+    permanent(
+        ErrorCode::PluginRefused,
+        -32026,
+        "The engine bundle that would serve this was refused (`detail.plugin`, `detail.reason`).",
+        "`synapse doctor` says why, and what to do.",
+    ),
+    transient(
+        ErrorCode::ShuttingDown,
+        -32027,
+        2_000,
+        "The daemon is stopping and takes no new work.",
+        "Connect again when it has been started.",
+    ),
+    permanent(
+        ErrorCode::Internal,
+        -32028,
+        "A fault of the daemon itself; its log has the line with this request's id.",
+        "Report it with the log's line.",
+    ),
+    permanent(
+        ErrorCode::Disabled,
+        -32029,
+        "A gate in the configuration is closed; `detail.config` names it.",
+        "Open the gate in the user's configuration and start the daemon again.",
+    ),
+    permanent(
+        ErrorCode::GrammarDisabled,
+        -32030,
+        "Grammars are switched off in the configuration (`grammar_enabled`).",
+        "Open the gate in the user's configuration and start the daemon again.",
+    ),
+    permanent(
+        ErrorCode::GrammarInvalid,
+        -32031,
+        "The grammar does not parse.",
+        "Correct the grammar.",
+    ),
+];
+
+/// The row of a code. Codes of another version have the row of `internal`: this daemon never makes one.
+#[must_use]
+pub fn row(code: &ErrorCode) -> &'static ErrorRow {
+    static INTERNAL: ErrorRow = permanent(ErrorCode::Internal, -32028, "", "");
+    TABLE.iter().find(|row| row.code == *code).unwrap_or(&INTERNAL)
 }
 
 /// A typed failure of one request, job or item.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceError {
-    code: Code,
-    message: String,
+    code: ErrorCode,
+    integer: i32,
+    class: Class,
     retry_after_ms: Option<u64>,
-    detail: BTreeMap<&'static str, Value>,
+    safe: bool,
+    message: String,
+    detail: Option<Box<ErrorDetail>>,
 }
 
 impl fmt::Display for ServiceError {
@@ -106,20 +303,21 @@ impl fmt::Display for ServiceError {
 
 impl std::error::Error for ServiceError {}
 
+/// Constructors that take a message: what was wrong, what was expected, what to do.
 macro_rules! constructors {
     ($($(#[$meta:meta])* $name:ident => $code:ident;)*) => {
         impl ServiceError {
             $($(#[$meta])*
             #[must_use]
             pub fn $name(message: impl Into<String>) -> Self {
-                Self::new(Code::$code, message)
+                Self::new(ErrorCode::$code, message)
             })*
         }
     };
 }
 
 constructors! {
-    /// The parameters are well-formed JSON but say something that cannot be (-32602).
+    /// The parameters say something that cannot be (-32602).
     invalid_params => InvalidRequest;
     /// The catalog has no such model.
     unknown_model => UnknownModel;
@@ -153,6 +351,8 @@ constructors! {
     non_finite_output => NonFiniteOutput;
     /// No such job, or it has expired.
     unknown_job => UnknownJob;
+    /// The request key was used with another payload.
+    idempotency_conflict => IdempotencyConflict;
     /// A download failed.
     download_failed => DownloadFailed;
     /// The disk or the database failed.
@@ -166,55 +366,290 @@ constructors! {
 }
 
 impl ServiceError {
-    /// A failure with the class, advice and delay of `code`'s row.
+    /// A failure with the number, class and delay of `code`'s row.
     #[must_use]
-    pub fn new(code: Code, message: impl Into<String>) -> Self {
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        let row = row(&code);
         Self {
-            code,
+            integer: row.integer,
+            class: row.class,
+            retry_after_ms: row.retry_after_ms,
+            safe: row.safe_to_retry_same_request,
             message: message.into(),
-            retry_after_ms: None,
-            detail: BTreeMap::new(),
+            detail: None,
+            code,
+        }
+    }
+
+    /// The line is not JSON (-32700).
+    #[must_use]
+    pub fn parse_error(message: impl Into<String>) -> Self {
+        Self {
+            integer: PARSE_ERROR,
+            ..Self::new(ErrorCode::InvalidRequest, message)
+        }
+    }
+
+    /// The JSON is no request, or not one that may stand here (-32600).
+    #[must_use]
+    pub fn invalid_request(message: impl Into<String>) -> Self {
+        Self {
+            integer: INVALID_REQUEST,
+            ..Self::new(ErrorCode::InvalidRequest, message)
+        }
+    }
+
+    /// No such method (-32601).
+    #[must_use]
+    pub fn method_not_found(message: impl Into<String>) -> Self {
+        Self {
+            integer: METHOD_NOT_FOUND,
+            ..Self::new(ErrorCode::InvalidRequest, message)
         }
     }
 
     /// The request was cancelled.
     #[must_use]
     pub fn cancelled() -> Self {
-        Self::new(Code::Cancelled, "the request was cancelled")
+        Self::new(ErrorCode::Cancelled, "the request was cancelled")
     }
 
     /// The daemon is stopping.
     #[must_use]
     pub fn shutting_down() -> Self {
         Self::new(
-            Code::ShuttingDown,
+            ErrorCode::ShuttingDown,
             "the daemon is stopping; start it again with `synapse serve`, then retry",
         )
     }
 
-    /// Sets the delay after which a retry makes sense, in milliseconds. Ignored for a permanent error (ERR-04).
+    /// Makes the failure permanent: the same request will fail again (ERR-06).
     #[must_use]
-    pub fn retry_after(mut self, milliseconds: u64) -> Self {
-        self.retry_after_ms = Some(milliseconds);
+    pub fn permanent(mut self) -> Self {
+        self.class = Class::Permanent;
+        self.retry_after_ms = None;
+        self.safe = false;
         self
     }
 
-    /// Adds one fact to `error.data.detail`. Never a text, token or vector of the caller (LOG-11).
+    /// Makes the failure transient: the same request may succeed after so many milliseconds.
     #[must_use]
-    pub fn detail(mut self, key: &'static str, value: impl Into<Value>) -> Self {
-        self.detail.insert(key, value.into());
+    pub fn transient(mut self, retry_after_ms: u64) -> Self {
+        self.class = Class::Transient;
+        self.retry_after_ms = Some(retry_after_ms);
+        self.safe = true;
+        self
+    }
+
+    /// Sets the delay after which a retry makes sense, in milliseconds. A permanent failure has none (ERR-04).
+    #[must_use]
+    pub fn retry_after(mut self, milliseconds: u64) -> Self {
+        if self.class == Class::Transient {
+            self.retry_after_ms = Some(milliseconds);
+        }
+        self
+    }
+
+    /// Adds facts to `error.data.detail`. Never a text, token or vector of the caller (LOG-11).
+    #[must_use]
+    pub fn detail(mut self, fill: impl FnOnce(&mut ErrorDetail)) -> Self {
+        fill(self.detail.get_or_insert_default());
         self
     }
 
     /// The public code.
     #[must_use]
-    pub const fn code(&self) -> Code {
-        self.code
+    pub const fn code(&self) -> &ErrorCode {
+        &self.code
+    }
+
+    /// The JSON-RPC integer.
+    #[must_use]
+    pub const fn integer(&self) -> i32 {
+        self.integer
+    }
+
+    /// Whether trying again later can help.
+    #[must_use]
+    pub const fn class(&self) -> Class {
+        self.class
+    }
+
+    /// When to try again, in milliseconds; transient failures only.
+    #[must_use]
+    pub const fn retry_after_ms(&self) -> Option<u64> {
+        self.retry_after_ms
+    }
+
+    /// Whether the very same request may be sent again without doing anything twice.
+    #[must_use]
+    pub const fn safe_to_retry_same_request(&self) -> bool {
+        self.safe
     }
 
     /// What was wrong, what was expected, what to do.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
+    }
+
+    /// The facts.
+    #[must_use]
+    pub fn facts(&self) -> Option<&ErrorDetail> {
+        self.detail.as_deref()
+    }
+
+    /// The failure as it stands inside a result: of one item of a batch, or of a job.
+    #[must_use]
+    pub fn failure(&self) -> Failure {
+        Failure {
+            code: self.code.clone(),
+            message: self.message.clone(),
+            class: self.class,
+            retry_after_ms: self.retry_after_ms,
+            safe_to_retry_same_request: self.safe,
+            detail: self.detail.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fmt::Write as _;
+
+    use super::*;
+    use crate::golden;
+
+    const INTRODUCTION: &str = "\
+# Errors
+
+This page is generated from `host/daemon/src/rpc/error.rs`.
+
+A failed request is answered with a JSON-RPC error: `error.code` is the integer, `error.message` says what was wrong,
+what was expected and what to do, and `error.data` holds `{code, class, retry_after_ms?, safe_to_retry_same_request,
+module_generation, request_id, detail?}`. A failed item of a batch and a failed job carry the same facts inside the
+result.
+
+Programs decide by `code`, and by `class` for a code that they do not know:
+
+- `transient`: it may succeed later. Wait `retry_after_ms`; send the very same request again where
+  `safe_to_retry_same_request` says so.
+- `permanent`: it will fail again until the request or something on the machine is changed. There is no
+  `retry_after_ms`.
+
+`detail` holds facts by name (`field`, `limit`, `model`, `job_id`, …), each only where it applies. `request_id` is on
+the daemon's log lines of that request.
+
+A failure can differ from its row in class and delay, for example a failure to load, which is permanent.
+
+| code | integer | class | retry after | safe to retry | meaning | what to do |
+|---|---|---|---|---|---|---|
+";
+
+    fn page() -> String {
+        let mut page = String::from(INTRODUCTION);
+        for row in TABLE {
+            let class = match row.class {
+                Class::Transient => "transient",
+                Class::Permanent => "permanent",
+            };
+            let after = row
+                .retry_after_ms
+                .map_or_else(String::new, |after| format!("{after} ms"));
+            let safe = if row.safe_to_retry_same_request { "yes" } else { "no" };
+            let (code, integer, meaning, remedy) = (&row.code, row.integer, row.meaning, row.remedy);
+            writeln!(
+                page,
+                "| `{code}` | {integer} | {class} | {after} | {safe} | {meaning} | {remedy} |"
+            )
+            .unwrap();
+        }
+        page
+    }
+
+    /// Proves ERR-01, ERR-02.
+    #[test]
+    fn the_page_and_the_wire_have_the_codes_of_the_table() {
+        let table: BTreeSet<&str> = TABLE.iter().map(|row| row.code.as_str()).collect();
+        let wire: BTreeSet<&str> = ErrorCode::ALL.iter().map(ErrorCode::as_str).collect();
+        assert_eq!(table, wire);
+        assert_eq!(table.len(), TABLE.len(), "a code stands twice");
+        let integers: BTreeSet<i32> = TABLE.iter().map(|row| row.integer).collect();
+        assert_eq!(integers.len(), TABLE.len(), "an integer stands twice");
+        assert!(
+            TABLE
+                .iter()
+                .skip(1)
+                .all(|row| (-32_099..=-32_000).contains(&row.integer))
+        );
+        golden::assert_doc("errors.md", &page());
+    }
+
+    /// Proves ERR-01. The codes as the requirements list them, written out a second time.
+    #[test]
+    fn the_frozen_codes_are_all_there() {
+        for code in [
+            "queue_full",
+            "deadline_exceeded",
+            "model_loading",
+            "not_certified",
+            "substitution_rejected",
+            "artifact_invalid",
+            "engine_crashed",
+            "probe_required",
+            "migration_required",
+            "module_restarted",
+            "grammar_unavailable_in_build",
+            "shape_compiling",
+            "ane_resources_exhausted",
+            "ane_temp_space_low",
+            "invalid_request",
+            "unknown_model",
+            "model_not_installed",
+            "input_too_long",
+            "invalid_text",
+            "non_finite_output",
+            "limit_exceeded",
+            "unsupported",
+            "cancelled",
+            "unknown_job",
+            "idempotency_conflict",
+            "download_failed",
+            "storage_failed",
+            "plugin_refused",
+            "shutting_down",
+            "internal",
+            "disabled",
+            "grammar_disabled",
+            "grammar_invalid",
+        ] {
+            assert!(TABLE.iter().any(|row| row.code.as_str() == code), "{code}");
+        }
+    }
+
+    /// Proves ERR-04.
+    #[test]
+    fn transient_errors_say_when_to_retry_and_permanent_ones_never_do() {
+        for row in TABLE {
+            let plain = ServiceError::new(row.code.clone(), "m");
+            for error in [
+                plain.clone(),
+                plain.clone().retry_after(7),
+                plain.clone().permanent(),
+                plain.transient(9),
+            ] {
+                assert_eq!(
+                    error.retry_after_ms().is_some(),
+                    error.class() == Class::Transient,
+                    "{error:?}"
+                );
+                assert_eq!(error.failure().retry_after_ms, error.retry_after_ms());
+                if error.class() == Class::Permanent {
+                    assert!(!error.safe_to_retry_same_request());
+                }
+            }
+        }
+        assert_eq!(ServiceError::queue_full("m").retry_after(7).retry_after_ms(), Some(7));
     }
 }

@@ -1,1 +1,294 @@
-//! The operation behind `health`.
+//! `health`: how the daemon does, from memory only (HEALTH-01).
+//!
+//! State: none; the serving paths stamp what is shown here, and ages are computed when health is asked (HEALTH-03).
+//! Callers: `rpc/dispatch.rs`. Not known here: engines, files, the database: nothing on this path calls one
+//! (HEALTH-05).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use synapse_loader::BundleStatus;
+use synapse_wire::client::{
+    HealthParams, HealthResult, HealthStatus, JobCounts, JobKind, LaneHealth, ModelHealth, ModelState, PluginCounts,
+};
+
+use super::{RequestContext, ServiceError};
+use crate::lane::LaneSnapshot;
+use crate::lane::state::LaneState;
+use crate::state::Daemon;
+
+/// Everything that health is made of, read from memory.
+struct Sample {
+    uptime: Duration,
+    lanes: Vec<LaneSnapshot>,
+    /// Models whose load is queued or running.
+    loading: Vec<String>,
+    jobs: JobCounts,
+    plugins: PluginCounts,
+    /// The search for bundles is over.
+    scanned: bool,
+    /// Why the database takes no writes any more.
+    store_stopped: Option<String>,
+}
+
+/// Answers `health`.
+///
+/// # Errors
+/// None.
+pub async fn run(daemon: &Arc<Daemon>, _: &RequestContext, _: HealthParams) -> Result<HealthResult, ServiceError> {
+    Ok(assemble(Sample {
+        uptime: daemon.started.elapsed(),
+        lanes: daemon.lanes.snapshots(),
+        loading: daemon.jobs.live_models(JobKind::ModelLoad),
+        jobs: daemon.jobs.counts(),
+        plugins: count(daemon.plugins.bundles().iter().map(|bundle| &bundle.status)),
+        scanned: daemon.plugins.is_scanned(),
+        store_stopped: daemon.store.stopped().map(str::to_owned),
+    }))
+}
+
+/// Bundles by what became of them.
+fn count<'a>(statuses: impl Iterator<Item = &'a BundleStatus>) -> PluginCounts {
+    let mut counts = PluginCounts::default();
+    for status in statuses {
+        let counted = match status {
+            BundleStatus::Ready => &mut counts.ready,
+            BundleStatus::NeedsWorker { .. } => &mut counts.needs_worker,
+            BundleStatus::Refused { .. } => &mut counts.refused,
+            BundleStatus::Quarantined { .. } => &mut counts.quarantined,
+            BundleStatus::Shadowed { .. } => &mut counts.shadowed,
+        };
+        *counted += 1;
+    }
+    counts
+}
+
+/// The state of a model on a lane, in the client's words.
+const fn model_state(state: LaneState) -> ModelState {
+    match state {
+        LaneState::Idle | LaneState::Unloading => ModelState::Installed,
+        LaneState::Loading => ModelState::Loading,
+        LaneState::Ready => ModelState::Loaded,
+        LaneState::Failed => ModelState::Failed,
+    }
+}
+
+/// How much a state says about a model that has several lanes: the best lane speaks for it.
+const fn rank(state: ModelState) -> u8 {
+    match state {
+        ModelState::Loaded => 4,
+        ModelState::Loading => 3,
+        ModelState::Failed => 2,
+        ModelState::Installed => 1,
+        ModelState::NotInstalled | ModelState::Unknown => 0,
+    }
+}
+
+fn narrow(value: usize) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}
+
+/// Puts the answer together.
+fn assemble(sample: Sample) -> HealthResult {
+    let mut models: BTreeMap<String, ModelState> = BTreeMap::new();
+    let mut note = |model: &str, state: ModelState| {
+        let known = models.entry(model.to_owned()).or_insert(state);
+        if rank(state) > rank(*known) {
+            *known = state;
+        }
+    };
+    for lane in &sample.lanes {
+        note(&lane.model, model_state(lane.state));
+    }
+    for model in &sample.loading {
+        // A lane's name begins with its model's.
+        note(model.split('@').next().unwrap_or(model), ModelState::Loading);
+    }
+    let (status, text) = verdict(&sample, &models);
+    HealthResult {
+        status,
+        text,
+        uptime_ms: u64::try_from(sample.uptime.as_millis()).unwrap_or(u64::MAX),
+        lanes: sample.lanes.iter().map(lane_health).collect(),
+        models: models
+            .into_iter()
+            .map(|(id, state)| ModelHealth { id, state })
+            .collect(),
+        plugins: sample.plugins,
+        jobs: sample.jobs,
+        store_ok: sample.store_stopped.is_none(),
+        workers: Vec::new(),
+    }
+}
+
+fn lane_health(lane: &LaneSnapshot) -> LaneHealth {
+    LaneHealth {
+        lane: lane.name.clone(),
+        state: model_state(lane.state),
+        queued_interactive: narrow(lane.load.interactive_waiting),
+        queued_bulk: narrow(lane.load.bulk_waiting),
+        in_flight: narrow(lane.load.running),
+        age_ms: u64::try_from(lane.age.as_millis()).unwrap_or(u64::MAX),
+    }
+}
+
+/// The summary and its words: the gravest matter first (HEALTH-04 for a load in progress).
+fn verdict(sample: &Sample, models: &BTreeMap<String, ModelState>) -> (HealthStatus, String) {
+    let in_state = |wanted: ModelState| -> Vec<&str> {
+        models
+            .iter()
+            .filter(|(_, state)| **state == wanted)
+            .map(|(model, _)| model.as_str())
+            .collect()
+    };
+    let (failed, loading) = (in_state(ModelState::Failed), in_state(ModelState::Loading));
+    let text = if let Some(reason) = &sample.store_stopped {
+        format!("the database takes no writes: {reason}; start the daemon again")
+    } else if !failed.is_empty() {
+        format!("failed {}", failed.join(", "))
+    } else if !loading.is_empty() {
+        format!("loading {}", loading.join(", "))
+    } else if !sample.scanned {
+        String::from("looking for engine bundles")
+    } else {
+        return (HealthStatus::Ok, String::from("ok"));
+    };
+    (HealthStatus::Degraded, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use synapse_core::digest::sha256;
+
+    use super::*;
+    use crate::schedule::ExecutorLoad;
+
+    fn sample() -> Sample {
+        Sample {
+            uptime: Duration::from_millis(1_500),
+            lanes: Vec::new(),
+            loading: Vec::new(),
+            jobs: JobCounts::default(),
+            plugins: PluginCounts::default(),
+            scanned: true,
+            store_stopped: None,
+        }
+    }
+
+    fn lane(model: &str, engine: &str, state: LaneState) -> LaneSnapshot {
+        LaneSnapshot {
+            name: format!("{model}@{engine}:f32"),
+            model: model.to_owned(),
+            state,
+            load: ExecutorLoad {
+                interactive_waiting: 1,
+                bulk_waiting: 2,
+                running: 3,
+                bytes: 4,
+            },
+            failure: None,
+            age: Duration::from_millis(77),
+            fingerprint: sha256(b"f"),
+        }
+    }
+
+    #[test]
+    fn nothing_wrong_is_ok() {
+        let health = assemble(sample());
+        assert_eq!(
+            (health.status, health.text.as_str(), health.uptime_ms),
+            (HealthStatus::Ok, "ok", 1_500)
+        );
+        assert!(health.store_ok);
+    }
+
+    /// Proves HEALTH-04.
+    #[test]
+    fn a_load_in_progress_is_degraded_and_named() {
+        let by_job = assemble(Sample {
+            loading: vec![String::from("m@owned:f32")],
+            ..sample()
+        });
+        assert_eq!(
+            (by_job.status, by_job.text.as_str()),
+            (HealthStatus::Degraded, "loading m")
+        );
+        let by_lane = assemble(Sample {
+            lanes: vec![lane("m", "owned", LaneState::Loading)],
+            ..sample()
+        });
+        assert_eq!(by_lane.text, "loading m");
+    }
+
+    /// Proves HEALTH-02.
+    #[test]
+    fn lanes_and_models_are_shown_with_their_queues_and_ages() {
+        let lanes = vec![
+            lane("m", "owned", LaneState::Ready),
+            lane("m", "ort", LaneState::Failed),
+            lane("n", "owned", LaneState::Idle),
+        ];
+        let health = assemble(Sample { lanes, ..sample() });
+        let row = &health.lanes[0];
+        assert_eq!(
+            (row.lane.as_str(), row.state, row.age_ms),
+            ("m@owned:f32", ModelState::Loaded, 77)
+        );
+        assert_eq!((row.queued_interactive, row.queued_bulk, row.in_flight), (1, 2, 3));
+        let states: Vec<_> = health
+            .models
+            .iter()
+            .map(|model| (model.id.as_str(), model.state))
+            .collect();
+        assert_eq!(
+            states,
+            [("m", ModelState::Loaded), ("n", ModelState::Installed)],
+            "the best lane speaks"
+        );
+        assert_eq!(health.status, HealthStatus::Ok);
+    }
+
+    #[test]
+    fn the_gravest_matter_is_said_first() {
+        let worse = |sample: Sample| assemble(sample).text;
+        let failed = || vec![lane("m", "owned", LaneState::Failed)];
+        assert_eq!(
+            worse(Sample {
+                scanned: false,
+                ..sample()
+            }),
+            "looking for engine bundles"
+        );
+        assert_eq!(
+            worse(Sample {
+                lanes: failed(),
+                loading: vec![String::from("n")],
+                ..sample()
+            }),
+            "failed m"
+        );
+        let health = assemble(Sample {
+            lanes: failed(),
+            store_stopped: Some(String::from("disk full")),
+            ..sample()
+        });
+        assert!(health.text.contains("disk full") && !health.store_ok);
+    }
+
+    #[test]
+    fn bundles_are_counted_by_what_became_of_them() {
+        let words = String::from("w");
+        let statuses = [
+            BundleStatus::Ready,
+            BundleStatus::NeedsWorker { reason: words.clone() },
+            BundleStatus::Ready,
+            BundleStatus::Quarantined { message: words },
+        ];
+        let counts = count(statuses.iter());
+        assert_eq!(
+            (counts.ready, counts.needs_worker, counts.quarantined, counts.refused),
+            (2, 1, 1, 0)
+        );
+    }
+}

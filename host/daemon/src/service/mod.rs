@@ -3,10 +3,12 @@
 //! State: none; every operation works on [`crate::state::Daemon`]. Callers: `rpc/dispatch.rs`, which parses the
 //! parameters and writes the reply. Not known here: JSON, sockets, connections. Each file has
 //! `pub async fn run(daemon: &Arc<Daemon>, ctx: &RequestContext, params: P) -> Result<R, ServiceError>`, where `P`
-//! and `R` are types of `synapse_wire::client`.
+//! and `R` are types of `synapse_wire::client`. The future may be dropped at any await point (cancellation, deadline),
+//! so whatever it holds must be given back by a `Drop`.
 
 pub mod embed_batch;
 pub mod embed_query;
+mod embedding;
 pub mod health;
 pub mod job_cancel;
 pub mod job_list;
@@ -14,6 +16,7 @@ pub mod job_status;
 pub mod model_load;
 pub mod model_status;
 pub mod model_unload;
+mod model_view;
 pub mod models_list;
 pub mod models_pull;
 pub mod models_remove;
@@ -23,4 +26,5 @@ pub mod server_info;
 pub mod tokenize;
 
 pub use crate::rpc::context::RequestContext;
-pub use crate::rpc::error::{Code, ServiceError};
+pub use crate::rpc::error::ServiceError;
+pub use synapse_wire::client::ErrorCode;

@@ -1,0 +1,588 @@
+//! The registry of jobs: who runs, who waits, who has ended and how.
+//!
+//! State: one entry per job that is queued, running, or remembered. Callers: `job/mod.rs`. Not known here: the work.
+//! Bounds: so many live jobs, so many that run at once, so many finished ones for so long (config `jobs`).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use synapse_core::job::{JobEvent, JobState};
+use synapse_wire::client as wire;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{JobHandle, JobId, JobKind, JobResult};
+use crate::config::JobsConfig;
+use crate::rpc::error::ServiceError;
+use crate::task::{Tasks, observed};
+
+/// The registry. Cheap to clone; every clone is the same registry.
+#[derive(Clone)]
+pub struct Jobs {
+    inner: Arc<Inner>,
+}
+
+impl fmt::Debug for Jobs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Jobs")
+            .field("counts", &self.counts())
+            .finish_non_exhaustive()
+    }
+}
+
+struct Inner {
+    tasks: Tasks,
+    limits: JobsConfig,
+    generation: u64,
+    /// One permit per job that may run at once.
+    turns: Arc<Semaphore>,
+    table: Mutex<Table>,
+    /// The number of live jobs, for those who wait for the end.
+    live: watch::Sender<usize>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// By sequence number, so the order is the order of acceptance.
+    entries: BTreeMap<u64, Entry>,
+    next: u64,
+    closed: bool,
+}
+
+struct Entry {
+    id: JobId,
+    kind: JobKind,
+    model: String,
+    state: JobState,
+    progress: wire::JobProgress,
+    created_ms: u64,
+    updated_ms: u64,
+    ended: Option<Instant>,
+    error: Option<ServiceError>,
+    result: Option<JobResult>,
+    cancel: CancellationToken,
+}
+
+impl Entry {
+    fn view(&self) -> wire::JobView {
+        wire::JobView {
+            job_id: self.id.to_string(),
+            kind: self.kind,
+            state: state_on_the_wire(self.state),
+            model: Some(self.model.clone()),
+            progress: self.progress.clone(),
+            created_ms: self.created_ms,
+            updated_ms: self.updated_ms,
+            error: self.error.as_ref().map(ServiceError::failure),
+            result: self.result.clone(),
+        }
+    }
+}
+
+/// The state's name for clients.
+const fn state_on_the_wire(state: JobState) -> wire::JobState {
+    match state {
+        JobState::Queued => wire::JobState::Queued,
+        JobState::Running => wire::JobState::Running,
+        JobState::Done => wire::JobState::Done,
+        JobState::FailedPermanent => wire::JobState::FailedPermanent,
+        JobState::FailedTransient => wire::JobState::FailedTransient,
+        JobState::Cancelled => wire::JobState::Cancelled,
+    }
+}
+
+/// Milliseconds since 1970-01-01 UTC.
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Table {
+    fn live(&self) -> usize {
+        self.entries.values().filter(|entry| !entry.state.is_terminal()).count()
+    }
+
+    fn find(&self, id: &str) -> Option<&Entry> {
+        self.entries.values().find(|entry| entry.id.as_str() == id)
+    }
+
+    fn find_mut(&mut self, id: &str) -> Option<&mut Entry> {
+        self.entries.values_mut().find(|entry| entry.id.as_str() == id)
+    }
+
+    /// Forgets finished jobs that are too old or too many, the oldest first.
+    fn forget(&mut self, limits: &JobsConfig) {
+        let ttl = Duration::from_secs(limits.ttl_secs);
+        self.entries
+            .retain(|_, entry| entry.ended.is_none_or(|ended| ended.elapsed() < ttl));
+        let mut ended: Vec<(Instant, u64)> = self
+            .entries
+            .iter()
+            .filter_map(|(sequence, entry)| Some((entry.ended?, *sequence)))
+            .collect();
+        ended.sort_unstable();
+        for (_, sequence) in ended.iter().take(ended.len().saturating_sub(limits.max_finished)) {
+            self.entries.remove(sequence);
+        }
+    }
+}
+
+impl Jobs {
+    /// An empty registry of the daemon's start number `generation`.
+    #[must_use]
+    pub fn new(tasks: Tasks, generation: u64, limits: &JobsConfig) -> Self {
+        let limits = limits.clone();
+        let turns = Arc::new(Semaphore::new(limits.max_running));
+        let (live, _) = watch::channel(0);
+        Self {
+            inner: Arc::new(Inner {
+                tasks,
+                limits,
+                generation,
+                turns,
+                table: Mutex::default(),
+                live,
+            }),
+        }
+    }
+
+    /// The table; a panic elsewhere never makes the registry useless, because every change under the lock is complete.
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.inner.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Accepts `work` as a job, or returns the live job of the same kind and model when there is one. `work` runs when
+    /// its turn comes; it should end soon after [`JobHandle::cancel`] fires.
+    ///
+    /// # Errors
+    /// `queue_full` when as many jobs are live as may be, `shutting_down` when the daemon stops.
+    pub fn start<F, W>(&self, kind: JobKind, model: &str, work: W) -> Result<JobId, ServiceError>
+    where
+        W: FnOnce(JobHandle) -> F + Send + 'static,
+        F: Future<Output = Result<JobResult, ServiceError>> + Send + 'static,
+    {
+        let mut table = self.table();
+        if table.closed {
+            return Err(ServiceError::shutting_down());
+        }
+        table.forget(&self.inner.limits);
+        let same = |entry: &&Entry| entry.kind == kind && entry.model == model && !entry.state.is_terminal();
+        if let Some(entry) = table.entries.values().find(same)
+            && !entry.cancel.is_cancelled()
+        {
+            return Ok(entry.id.clone());
+        }
+        if table.live() >= self.inner.limits.max_live {
+            let max = self.inner.limits.max_live;
+            return Err(ServiceError::queue_full(format!(
+                "{max} jobs are queued or running; try again when one has ended"
+            ))
+            .retry_after(1_000)
+            .detail(|detail| detail.limit = Some(String::from("jobs.max_live"))));
+        }
+        let sequence = table.next;
+        table.next += 1;
+        let id = JobId::new(self.inner.generation, sequence);
+        let cancel = CancellationToken::new();
+        let now = now_ms();
+        table.entries.insert(
+            sequence,
+            Entry {
+                id: id.clone(),
+                kind,
+                model: model.to_owned(),
+                state: JobState::Queued,
+                progress: wire::JobProgress::default(),
+                created_ms: now,
+                updated_ms: now,
+                ended: None,
+                error: None,
+                result: None,
+                cancel: cancel.clone(),
+            },
+        );
+        self.inner.live.send_replace(table.live());
+        drop(table);
+        tracing::info!(target: "synapse", job_id = %id, ?kind, model, "job accepted");
+        let handle = JobHandle {
+            id: id.clone(),
+            cancel,
+            jobs: self.clone(),
+        };
+        drop(
+            self.inner
+                .tasks
+                .spawn(format!("job {id}"), self.clone().run(handle, work)),
+        );
+        Ok(id)
+    }
+
+    /// Waits for the job's turn, does the work and records how it ended.
+    async fn run<F, W>(self, handle: JobHandle, work: W)
+    where
+        W: FnOnce(JobHandle) -> F + Send + 'static,
+        F: Future<Output = Result<JobResult, ServiceError>> + Send + 'static,
+    {
+        let id = handle.id.clone();
+        let turn = tokio::select! {
+            biased;
+            () = handle.cancel.cancelled() => None,
+            turn = Arc::clone(&self.inner.turns).acquire_owned() => turn.ok(),
+        };
+        let outcome = if turn.is_some() && self.move_on(&id, JobEvent::Start, None, None) {
+            // The work is made inside the future, so that a panic in making it is observed too.
+            let name = format!("job {id}");
+            match observed(name, async move { work(handle).await }).await {
+                Ok(outcome) => outcome,
+                Err(failed) => Err(ServiceError::internal(format!("{failed}; the daemon's log has more"))),
+            }
+        } else {
+            Err(ServiceError::cancelled())
+        };
+        let (event, error, result) = match outcome {
+            Ok(result) => (JobEvent::Finish, None, Some(result)),
+            Err(error) if *error.code() == wire::ErrorCode::Cancelled => (JobEvent::Cancel, Some(error), None),
+            Err(error) if error.class() == wire::Class::Transient => (JobEvent::FailTransient, Some(error), None),
+            Err(error) => (JobEvent::FailPermanent, Some(error), None),
+        };
+        match &error {
+            None => tracing::info!(target: "synapse", job_id = %id, "job done"),
+            Some(error) => {
+                tracing::warn!(target: "synapse", job_id = %id, code = error.code().as_str(), "job ended: {error}")
+            }
+        }
+        self.move_on(&id, event, error, result);
+    }
+
+    /// Moves the job to the state that follows `event`. False when the job had ended already.
+    fn move_on(&self, id: &JobId, event: JobEvent, error: Option<ServiceError>, result: Option<JobResult>) -> bool {
+        let mut table = self.table();
+        let Some(entry) = table.find_mut(id.as_str()) else {
+            return false;
+        };
+        match entry.state.on(event) {
+            Ok(next) if !entry.state.is_terminal() => {
+                entry.state = next;
+                entry.updated_ms = now_ms();
+                if next.is_terminal() {
+                    entry.ended = Some(Instant::now());
+                    entry.error = error;
+                    entry.result = result;
+                }
+            }
+            Ok(_) => return false,
+            Err(illegal) => {
+                tracing::error!(target: "synapse", job_id = %id, "{illegal}");
+                return false;
+            }
+        }
+        table.forget(&self.inner.limits);
+        self.inner.live.send_replace(table.live());
+        true
+    }
+
+    /// Takes a progress report of a running job.
+    pub(super) fn report(&self, id: &JobId, phase: &str, done: u64, total: Option<u64>, unit: &str) {
+        let mut table = self.table();
+        if let Some(entry) = table.find_mut(id.as_str())
+            && entry.state == JobState::Running
+        {
+            entry.progress = wire::JobProgress {
+                phase: phase.to_owned(),
+                done,
+                total,
+                unit: unit.to_owned(),
+            };
+            entry.updated_ms = now_ms();
+        }
+    }
+
+    /// The live (queued or running) job of this kind and model.
+    #[must_use]
+    pub fn live(&self, kind: JobKind, model: &str) -> Option<JobId> {
+        let table = self.table();
+        let found = table
+            .entries
+            .values()
+            .find(|entry| entry.kind == kind && entry.model == model && !entry.state.is_terminal());
+        found.map(|entry| entry.id.clone())
+    }
+
+    /// The models that a live job of this kind works on, in the order of acceptance.
+    #[must_use]
+    pub fn live_models(&self, kind: JobKind) -> Vec<String> {
+        let table = self.table();
+        let live = table
+            .entries
+            .values()
+            .filter(|entry| entry.kind == kind && !entry.state.is_terminal());
+        live.map(|entry| entry.model.clone()).collect()
+    }
+
+    /// The job as clients see it.
+    ///
+    /// # Errors
+    /// `unknown_job` for a name that was never given or is forgotten.
+    pub fn status(&self, id: &str) -> Result<wire::JobView, ServiceError> {
+        let mut table = self.table();
+        table.forget(&self.inner.limits);
+        table.find(id).map(Entry::view).ok_or_else(unknown_job)
+    }
+
+    /// Every job that is remembered, the newest first.
+    #[must_use]
+    pub fn list(&self) -> Vec<wire::JobView> {
+        let mut table = self.table();
+        table.forget(&self.inner.limits);
+        table.entries.values().rev().map(Entry::view).collect()
+    }
+
+    /// How many jobs wait and run.
+    #[must_use]
+    pub fn counts(&self) -> wire::JobCounts {
+        let table = self.table();
+        let count = |state| {
+            let found = table.entries.values().filter(|entry| entry.state == state).count();
+            u32::try_from(found).unwrap_or(u32::MAX)
+        };
+        wire::JobCounts {
+            queued: count(JobState::Queued),
+            running: count(JobState::Running),
+        }
+    }
+
+    /// Asks a job to stop. One that waits ends at once; one that runs ends when its work has noticed. Asking again, or
+    /// too late, changes nothing.
+    ///
+    /// # Errors
+    /// `unknown_job` for a name that was never given or is forgotten.
+    pub fn cancel(&self, id: &str) -> Result<wire::JobView, ServiceError> {
+        let queued = {
+            let table = self.table();
+            let entry = table.find(id).ok_or_else(unknown_job)?;
+            entry.cancel.cancel();
+            (entry.state == JobState::Queued).then(|| entry.id.clone())
+        };
+        if let Some(queued) = queued {
+            self.move_on(&queued, JobEvent::Cancel, Some(ServiceError::cancelled()), None);
+        }
+        self.status(id)
+    }
+
+    /// Accepts no further job.
+    pub fn close(&self) {
+        self.table().closed = true;
+    }
+
+    /// Asks every live job to stop.
+    pub fn cancel_all(&self) {
+        for entry in self.table().entries.values() {
+            if !entry.state.is_terminal() {
+                entry.cancel.cancel();
+            }
+        }
+    }
+
+    /// Waits until no job is live.
+    pub async fn idle(&self) {
+        let mut live = self.inner.live.subscribe();
+        // The sender lives as long as `self`, so this ends only when the count is zero.
+        let _ = live.wait_for(|live| *live == 0).await;
+    }
+}
+
+fn unknown_job() -> ServiceError {
+    ServiceError::unknown_job("no such job is remembered; `synapse call job.list '{}'` shows those that are")
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::service::ErrorCode;
+
+    fn jobs(limits: JobsConfig) -> Jobs {
+        Jobs::new(Tasks::new(tokio::runtime::Handle::current()), 7, &limits)
+    }
+
+    fn done() -> Result<JobResult, ServiceError> {
+        Ok(JobResult::Load(wire::LoadOutcome {
+            model: String::from("m"),
+            lane: String::from("m@e:f32"),
+            fingerprint: String::from("00"),
+            memory_bytes: 1,
+            load_ms: 1,
+        }))
+    }
+
+    /// A job that runs until the returned sender speaks or is dropped; the receiver says that it has begun.
+    fn held(jobs: &Jobs, model: &str) -> (JobId, oneshot::Sender<()>, oneshot::Receiver<()>) {
+        let (release, held) = oneshot::channel::<()>();
+        let (begin, begun) = oneshot::channel::<()>();
+        let id = jobs
+            .start(JobKind::ModelLoad, model, move |handle| async move {
+                let _ = begin.send(());
+                tokio::select! {
+                    _ = held => done(),
+                    () = handle.cancel().cancelled() => Err(ServiceError::cancelled()),
+                }
+            })
+            .unwrap();
+        (id, release, begun)
+    }
+
+    fn state(jobs: &Jobs, id: &JobId) -> wire::JobState {
+        jobs.status(id.as_str()).unwrap().state
+    }
+
+    /// Proves JOB-03, API-02.
+    #[tokio::test(start_paused = true)]
+    async fn a_job_is_accepted_at_once_and_goes_through_its_states() {
+        let jobs = jobs(JobsConfig {
+            max_running: 1,
+            ..JobsConfig::default()
+        });
+        let (first, release, begun) = held(&jobs, "a");
+        let (second, release_second, begun_second) = held(&jobs, "b");
+        begun.await.unwrap();
+        assert_eq!(
+            (state(&jobs, &first), state(&jobs, &second)),
+            (wire::JobState::Running, wire::JobState::Queued)
+        );
+        assert_eq!(jobs.counts(), wire::JobCounts { queued: 1, running: 1 });
+        assert_eq!(jobs.live_models(JobKind::ModelLoad), ["a", "b"]);
+        release.send(()).unwrap();
+        begun_second.await.unwrap();
+        assert_eq!(
+            (state(&jobs, &first), state(&jobs, &second)),
+            (wire::JobState::Done, wire::JobState::Running)
+        );
+        release_second.send(()).unwrap();
+        jobs.idle().await;
+        let newest_first: Vec<String> = jobs.list().into_iter().map(|view| view.job_id).collect();
+        assert_eq!(newest_first, [second.to_string(), first.to_string()]);
+        assert!(jobs.status(first.as_str()).unwrap().result.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_same_work_is_one_job_while_it_lives() {
+        let jobs = jobs(JobsConfig::default());
+        let (first, release, begun) = held(&jobs, "a");
+        begun.await.unwrap();
+        assert_eq!(
+            jobs.start(JobKind::ModelLoad, "a", |_| async { done() }).unwrap(),
+            first
+        );
+        assert_eq!(jobs.live(JobKind::ModelLoad, "a"), Some(first.clone()));
+        assert_ne!(
+            jobs.start(JobKind::ModelPull, "a", |_| async { done() }).unwrap(),
+            first
+        );
+        release.send(()).unwrap();
+        jobs.idle().await;
+        assert_eq!(jobs.live(JobKind::ModelLoad, "a"), None);
+        assert_ne!(
+            jobs.start(JobKind::ModelLoad, "a", |_| async { done() }).unwrap(),
+            first
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn cancelling_ends_a_waiting_job_at_once_and_a_running_one_when_it_notices() {
+        let jobs = jobs(JobsConfig {
+            max_running: 1,
+            ..JobsConfig::default()
+        });
+        let (running, _release, begun) = held(&jobs, "a");
+        let (waiting, _release_waiting, _) = held(&jobs, "b");
+        begun.await.unwrap();
+        assert_eq!(jobs.cancel(waiting.as_str()).unwrap().state, wire::JobState::Cancelled);
+        jobs.cancel(running.as_str()).unwrap();
+        jobs.idle().await;
+        let view = jobs.cancel(running.as_str()).unwrap();
+        assert_eq!(
+            (view.state, view.error.unwrap().code),
+            (wire::JobState::Cancelled, ErrorCode::Cancelled)
+        );
+        assert_eq!(*jobs.cancel("job-0-0").unwrap_err().code(), ErrorCode::UnknownJob);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_keep_their_class_and_a_panic_is_one() {
+        let jobs = jobs(JobsConfig::default());
+        let start = |model: &str, error: ServiceError| {
+            jobs.start(JobKind::ModelPull, model, move |_| async { Err(error) })
+                .unwrap()
+        };
+        let transient = start("a", ServiceError::download_failed("cut"));
+        let permanent = start("b", ServiceError::artifact_invalid("flipped"));
+        let panicked = jobs
+            .start(JobKind::ModelPull, "c", |_| async { panic!("at the job") })
+            .unwrap();
+        jobs.idle().await;
+        assert_eq!(state(&jobs, &transient), wire::JobState::FailedTransient);
+        assert_eq!(state(&jobs, &permanent), wire::JobState::FailedPermanent);
+        let view = jobs.status(panicked.as_str()).unwrap();
+        assert_eq!(
+            (view.state, view.error.unwrap().code),
+            (wire::JobState::FailedPermanent, ErrorCode::Internal)
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn live_and_finished_jobs_are_bounded() {
+        let jobs = jobs(JobsConfig {
+            max_live: 2,
+            max_finished: 2,
+            ttl_secs: 60,
+            ..JobsConfig::default()
+        });
+        let (_, release_a, _) = held(&jobs, "a");
+        let (_, release_b, _) = held(&jobs, "b");
+        let refused = jobs.start(JobKind::ModelLoad, "c", |_| async { done() }).unwrap_err();
+        assert_eq!(*refused.code(), ErrorCode::QueueFull);
+        drop((release_a, release_b));
+        jobs.idle().await;
+        let third = jobs.start(JobKind::ModelLoad, "c", |_| async { done() }).unwrap();
+        jobs.idle().await;
+        assert_eq!(jobs.list().len(), 2, "the oldest finished job is forgotten");
+        tokio::time::advance(Duration::from_secs(61)).await;
+        assert_eq!(*jobs.status(third.as_str()).unwrap_err().code(), ErrorCode::UnknownJob);
+        assert!(jobs.list().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn progress_is_shown_and_a_closed_registry_takes_nothing() {
+        let jobs = jobs(JobsConfig::default());
+        let (reported, seen) = oneshot::channel::<()>();
+        let id = jobs
+            .start(JobKind::ModelPull, "a", move |handle| async move {
+                handle.progress("download", 3, Some(9), "bytes");
+                let _ = reported.send(());
+                handle.cancel().cancelled().await;
+                Err(ServiceError::cancelled())
+            })
+            .unwrap();
+        seen.await.unwrap();
+        let progress = jobs.status(id.as_str()).unwrap().progress;
+        assert_eq!(
+            (
+                progress.phase.as_str(),
+                progress.done,
+                progress.total,
+                progress.unit.as_str()
+            ),
+            ("download", 3, Some(9), "bytes")
+        );
+        jobs.close();
+        let refused = jobs.start(JobKind::ModelLoad, "b", |_| async { done() }).unwrap_err();
+        assert_eq!(*refused.code(), ErrorCode::ShuttingDown);
+        jobs.cancel_all();
+        jobs.idle().await;
+    }
+}

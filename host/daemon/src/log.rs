@@ -1,1 +1,0 @@
-//! Log lines and log files.
