@@ -18,12 +18,13 @@
 //! | what does it offer | `scan.rs`, `descriptor.rs`, `memory.rs` |
 //! | may it run in this process | `trust.rs`, `placement.rs` |
 //! | what does the operator see | `bundle.rs` |
-//! | how is it loaded and called | `open.rs`, `plugin.rs`, `v1.rs` |
+//! | how is it loaded and called | `open.rs`, `isolated.rs`, `plugin.rs`, `v1.rs` |
 //! | how are processes started | `process.rs` |
 
 mod bundle;
 mod descriptor;
 mod error;
+mod isolated;
 mod loader;
 mod manifest;
 mod memory;
@@ -41,6 +42,7 @@ mod v1;
 pub use bundle::{Bundle, BundleDigest, BundleStatus, RefusalReason, UnknownReason};
 pub use descriptor::{Descriptor, DescriptorError};
 pub use error::LoaderError;
+pub use isolated::open_isolated;
 pub use loader::{Loader, LoaderConfig};
 pub use memory::{MemoryOnly, ScanMemory, ScanOutcome};
 pub use plugin::Plugin;

@@ -72,10 +72,10 @@ pub fn serve(options: &Options) -> Result<ExitCode, ServeError> {
 
 fn serve_plugin(options: &Options, plugin: Plugin) -> Result<ExitCode, ServeError> {
     let cancelled = Arc::new(Cancelled::default());
-    let mut link = Link::connect(&options.socket, hello(options, &plugin), Arc::clone(&cancelled))?;
+    let (link, queue) = Link::connect(&options.socket, &hello(options, &plugin), Arc::clone(&cancelled))?;
     let mut engines = Engines::new(plugin, options.settings.clone());
     loop {
-        match link.next() {
+        match link::next(&queue) {
             Incoming::Request(HostMessage::Shutdown {}, _) => {
                 engines.shutdown();
                 return Ok(ExitCode::SUCCESS);
@@ -87,7 +87,15 @@ fn serve_plugin(options: &Options, plugin: Plugin) -> Result<ExitCode, ServeErro
             Incoming::Unknown { name, req_id } => {
                 let msg = format!("this worker has no {name}; it speaks protocol {PROTOCOL_VERSION}");
                 let code = "unknown_type".to_owned();
-                link.send(&WorkerMessage::Err { req_id, code, state: EngineState::Usable, msg }, None)?;
+                link.send(
+                    &WorkerMessage::Err {
+                        req_id,
+                        code,
+                        state: EngineState::Usable,
+                        msg,
+                    },
+                    None,
+                )?;
             }
             Incoming::Gone => {
                 engines.shutdown();
@@ -119,7 +127,10 @@ fn hello(options: &Options, plugin: &Plugin) -> WorkerMessage {
     WorkerMessage::Hello {
         v: PROTOCOL_VERSION,
         nonce: options.nonce.clone(),
-        bundle: BundleHello { id: descriptor.id.clone(), version: descriptor.package_version.to_string() },
+        bundle: BundleHello {
+            id: descriptor.id.clone(),
+            version: descriptor.package_version.to_string(),
+        },
         engines,
         pid: std::process::id(),
         max_frame: DEFAULT_MAX_FRAME,

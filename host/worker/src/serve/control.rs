@@ -60,8 +60,18 @@ impl<'a> Control<'a> {
     /// The control of the exchange `req_id`.
     #[must_use]
     pub fn new(link: &'a Link, cancelled: &'a Cancelled, req_id: u64, phase: Phase) -> Self {
-        let reported = Mutex::new(Reported { completed: 0, total: None, at: Instant::now() });
-        Self { link, cancelled, req_id, phase, reported }
+        let reported = Mutex::new(Reported {
+            completed: 0,
+            total: None,
+            at: Instant::now(),
+        });
+        Self {
+            link,
+            cancelled,
+            req_id,
+            phase,
+            reported,
+        }
     }
 
     /// The message of a checkpoint that is worth one: strictly more work than before, at most every 100 ms, with the
@@ -79,7 +89,12 @@ impl<'a> Control<'a> {
         }
         last.completed = done;
         last.at = Instant::now();
-        Some(WorkerMessage::Progress { req_id: self.req_id, phase: self.phase, completed: done, total: last.total })
+        Some(WorkerMessage::Progress {
+            req_id: self.req_id,
+            phase: self.phase,
+            completed: done,
+            total: last.total,
+        })
     }
 }
 
@@ -107,7 +122,10 @@ mod tests {
         assert!(!cancelled.covers(1));
         cancelled.cancel(2);
         assert!(cancelled.covers(2));
-        assert!(!cancelled.covers(1) && !cancelled.covers(3), "finished and later exchanges are not touched");
+        assert!(
+            !cancelled.covers(1) && !cancelled.covers(3),
+            "finished and later exchanges are not touched"
+        );
         cancelled.cancel_all();
         assert!(cancelled.covers(1) && cancelled.covers(3));
     }

@@ -49,7 +49,12 @@ fn invalid(message: impl Into<String>) -> EngineError {
 impl Engines {
     /// The bundle without models.
     pub const fn new(plugin: Plugin, settings: Vec<(String, String)>) -> Self {
-        Self { plugin, settings, models: BTreeMap::new(), next: 1 }
+        Self {
+            plugin,
+            settings,
+            models: BTreeMap::new(),
+            next: 1,
+        }
     }
 
     /// Tells the engines that the process ends.
@@ -67,23 +72,62 @@ impl Engines {
     ) -> (WorkerMessage, Option<Vec<u8>>) {
         let control = |req_id, phase| Control::new(link, cancelled, req_id, phase);
         let (req_id, answer) = match request {
-            HostMessage::Load { req_id, engine, files, runtime_config } => {
+            HostMessage::Load {
+                req_id,
+                engine,
+                files,
+                runtime_config,
+            } => {
                 let control = control(*req_id, Phase::Setup);
                 (*req_id, self.load(*req_id, *engine, files, runtime_config, &control))
             }
-            HostMessage::EmbedBatch { req_id, model_ref, budget, items, type_ids, .. } => {
+            HostMessage::EmbedBatch {
+                req_id,
+                model_ref,
+                budget,
+                items,
+                type_ids,
+                ..
+            } => {
                 let control = control(*req_id, Phase::Inference);
-                let call = Compute { req_id: *req_id, model: *model_ref, budget: *budget, control: &control };
+                let call = Compute {
+                    req_id: *req_id,
+                    model: *model_ref,
+                    budget: *budget,
+                    control: &control,
+                };
                 (*req_id, self.embed(&call, items, *type_ids, raw, link.max_frame()))
             }
-            HostMessage::Rerank { req_id, model_ref, budget, items, type_ids, .. } => {
+            HostMessage::Rerank {
+                req_id,
+                model_ref,
+                budget,
+                items,
+                type_ids,
+                ..
+            } => {
                 let control = control(*req_id, Phase::Inference);
-                let call = Compute { req_id: *req_id, model: *model_ref, budget: *budget, control: &control };
+                let call = Compute {
+                    req_id: *req_id,
+                    model: *model_ref,
+                    budget: *budget,
+                    control: &control,
+                };
                 (*req_id, self.rerank(&call, items, *type_ids, raw))
             }
-            HostMessage::Generate { req_id, model_ref, budget, .. } => {
+            HostMessage::Generate {
+                req_id,
+                model_ref,
+                budget,
+                ..
+            } => {
                 let control = control(*req_id, Phase::Inference);
-                let call = Compute { req_id: *req_id, model: *model_ref, budget: *budget, control: &control };
+                let call = Compute {
+                    req_id: *req_id,
+                    model: *model_ref,
+                    budget: *budget,
+                    control: &control,
+                };
                 (*req_id, self.generate(&call, request, raw))
             }
             HostMessage::Unload { req_id, model_ref } => (*req_id, self.unload(*req_id, *model_ref)),
@@ -97,7 +141,12 @@ impl Engines {
 
     fn pong(&self, req_id: u64) -> WorkerMessage {
         let models_loaded = u32::try_from(self.models.len()).unwrap_or(u32::MAX);
-        WorkerMessage::Pong { req_id, rss_mb: resident_mib(), models_loaded, placement_share: None }
+        WorkerMessage::Pong {
+            req_id,
+            rss_mb: resident_mib(),
+            models_loaded,
+            placement_share: None,
+        }
     }
 
     fn load(
@@ -120,11 +169,23 @@ impl Engines {
             threads: config.threads,
             extra: config.extra.clone().into_iter().collect(),
         };
-        let ctx = CallContext { request_id: req_id, remaining: None, threads: config.threads, control };
+        let ctx = CallContext {
+            request_id: req_id,
+            remaining: None,
+            threads: config.threads,
+            control,
+        };
         let loaded = self.load_into(kind, &ctx, &artifact, &config)?;
         let model_ref = self.next;
         self.next += 1;
-        self.models.insert(model_ref, Model { kind, model: loaded.model, dims: loaded.dims });
+        self.models.insert(
+            model_ref,
+            Model {
+                kind,
+                model: loaded.model,
+                dims: loaded.dims,
+            },
+        );
         let message = WorkerMessage::Loaded {
             req_id,
             model_ref,
@@ -144,37 +205,49 @@ impl Engines {
         config: &RuntimeConfig,
     ) -> Result<LoadedModel, EngineError> {
         match kind {
-            EngineKind::Embed => self.plugin.embed(&self.settings).map_err(no_engine)?.load(ctx, artifact, config),
-            EngineKind::Rerank => self.plugin.rerank(&self.settings).map_err(no_engine)?.load(ctx, artifact, config),
-            EngineKind::Generate => {
-                self.plugin.generate(&self.settings).map_err(no_engine)?.load(ctx, artifact, config)
-            }
+            EngineKind::Embed => self
+                .plugin
+                .embed(&self.settings)
+                .map_err(no_engine)?
+                .load(ctx, artifact, config),
+            EngineKind::Rerank => self
+                .plugin
+                .rerank(&self.settings)
+                .map_err(no_engine)?
+                .load(ctx, artifact, config),
+            EngineKind::Generate => self
+                .plugin
+                .generate(&self.settings)
+                .map_err(no_engine)?
+                .load(ctx, artifact, config),
         }
     }
 
     fn model(&self, model_ref: u64, kind: EngineKind) -> Result<&Model, EngineError> {
-        let model = self.models.get(&model_ref).ok_or_else(|| invalid(format!("model {model_ref} is not loaded")))?;
+        let model = self
+            .models
+            .get(&model_ref)
+            .ok_or_else(|| invalid(format!("model {model_ref} is not loaded")))?;
         if model.kind == kind {
             Ok(model)
         } else {
-            Err(invalid(format!("model {model_ref} was loaded for {:?}, not for {kind:?}", model.kind)))
+            Err(invalid(format!(
+                "model {model_ref} was loaded for {:?}, not for {kind:?}",
+                model.kind
+            )))
         }
     }
 
-    fn embed(
-        &self,
-        call: &Compute<'_>,
-        items: &[BatchItem],
-        type_ids: bool,
-        bytes: &[u8],
-        max_frame: u32,
-    ) -> Answer {
+    fn embed(&self, call: &Compute<'_>, items: &[BatchItem], type_ids: bool, bytes: &[u8], max_frame: u32) -> Answer {
         let model = self.model(call.model, EngineKind::Embed)?;
         let batch = Batch::unpack(items, type_ids, bytes)?;
         let n = u32::try_from(items.len()).map_err(|_| invalid("too many items"))?;
         let values = u64::from(n) * u64::from(model.dims);
         if values * 4 > u64::from(max_frame) {
-            return Err(invalid(format!("{n} vectors of {} values do not fit into one frame", model.dims)));
+            return Err(invalid(format!(
+                "{n} vectors of {} values do not fit into one frame",
+                model.dims
+            )));
         }
         let mut out = vec![0f32; usize::try_from(values).map_err(|_| invalid("too many values"))?];
         let engine = self.plugin.embed(&self.settings).map_err(no_engine)?;
@@ -186,7 +259,15 @@ impl Engines {
         let mut raw = Vec::new();
         raw::put_f32(&out, &mut raw);
         let raw_bytes = raw.len() as u64;
-        Ok((WorkerMessage::Vectors { req_id: call.req_id, dims: model.dims, n, raw_bytes }, Some(raw)))
+        Ok((
+            WorkerMessage::Vectors {
+                req_id: call.req_id,
+                dims: model.dims,
+                n,
+                raw_bytes,
+            },
+            Some(raw),
+        ))
     }
 
     fn rerank(&self, call: &Compute<'_>, items: &[BatchItem], type_ids: bool, bytes: &[u8]) -> Answer {
@@ -198,17 +279,37 @@ impl Engines {
         }
         let mut out = vec![0f32; items.len()];
         let engine = self.plugin.rerank(&self.settings).map_err(no_engine)?;
-        let pairs = PairBatch { tokens: batch.tokens(), doc_starts: &doc_starts };
+        let pairs = PairBatch {
+            tokens: batch.tokens(),
+            doc_starts: &doc_starts,
+        };
         engine.score_batch(&call.context(), model.model, &pairs, &mut out)?;
         let mut raw = Vec::new();
         raw::put_f32(&out, &mut raw);
         let n = u32::try_from(items.len()).map_err(|_| invalid("too many items"))?;
         let raw_bytes = raw.len() as u64;
-        Ok((WorkerMessage::Scores { req_id: call.req_id, n, raw_bytes }, Some(raw)))
+        Ok((
+            WorkerMessage::Scores {
+                req_id: call.req_id,
+                n,
+                raw_bytes,
+            },
+            Some(raw),
+        ))
     }
 
     fn generate(&self, call: &Compute<'_>, request: &HostMessage, bytes: &[u8]) -> Answer {
-        let HostMessage::Generate { max_tokens, temperature, top_p, seed, stop, grammar, prompt, .. } = request else {
+        let HostMessage::Generate {
+            max_tokens,
+            temperature,
+            top_p,
+            seed,
+            stop,
+            grammar,
+            prompt,
+            ..
+        } = request
+        else {
             return Err(invalid("not a GENERATE message"));
         };
         let model = self.model(call.model, EngineKind::Generate)?;
@@ -249,11 +350,26 @@ impl Engines {
     }
 
     fn unload(&mut self, req_id: u64, model_ref: u64) -> Answer {
-        let model = self.models.remove(&model_ref).ok_or_else(|| invalid(format!("model {model_ref} is not loaded")))?;
+        let model = self
+            .models
+            .remove(&model_ref)
+            .ok_or_else(|| invalid(format!("model {model_ref} is not loaded")))?;
         match model.kind {
-            EngineKind::Embed => self.plugin.embed(&self.settings).map_err(no_engine)?.unload(model.model)?,
-            EngineKind::Rerank => self.plugin.rerank(&self.settings).map_err(no_engine)?.unload(model.model)?,
-            EngineKind::Generate => self.plugin.generate(&self.settings).map_err(no_engine)?.unload(model.model)?,
+            EngineKind::Embed => self
+                .plugin
+                .embed(&self.settings)
+                .map_err(no_engine)?
+                .unload(model.model)?,
+            EngineKind::Rerank => self
+                .plugin
+                .rerank(&self.settings)
+                .map_err(no_engine)?
+                .unload(model.model)?,
+            EngineKind::Generate => self
+                .plugin
+                .generate(&self.settings)
+                .map_err(no_engine)?
+                .unload(model.model)?,
         }
         Ok((WorkerMessage::Unloaded { req_id }, None))
     }
@@ -291,7 +407,9 @@ impl Batch {
         let mut end = 0u32;
         offsets.push(end);
         for item in items {
-            end = end.checked_add(item.n_tokens).ok_or_else(|| invalid("the batch has too many tokens"))?;
+            end = end
+                .checked_add(item.n_tokens)
+                .ok_or_else(|| invalid("the batch has too many tokens"))?;
             offsets.push(end);
         }
         let values = u64::from(end) * if typed { 2 } else { 1 };
@@ -301,7 +419,11 @@ impl Batch {
     }
 
     fn tokens(&self) -> TokenBatch<'_> {
-        TokenBatch { ids: &self.ids, offsets: &self.offsets, type_ids: &self.type_ids }
+        TokenBatch {
+            ids: &self.ids,
+            offsets: &self.offsets,
+            type_ids: &self.type_ids,
+        }
     }
 }
 
@@ -325,7 +447,12 @@ fn error_message(req_id: u64, error: EngineError) -> WorkerMessage {
         EngineState::ModelBad => WireState::ModelBad,
         EngineState::EngineBad => WireState::EngineBad,
     };
-    WorkerMessage::Err { req_id, code: error.code.name().to_owned(), state, msg: error.message }
+    WorkerMessage::Err {
+        req_id,
+        code: error.code.name().to_owned(),
+        state,
+        msg: error.message,
+    }
 }
 
 fn no_engine(error: synapse_loader::LoaderError) -> EngineError {
@@ -335,9 +462,13 @@ fn no_engine(error: synapse_loader::LoaderError) -> EngineError {
 /// Measures a file and compares it with what the daemon verified.
 fn verify(file: &ArtifactFile) -> Result<VerifiedFile, EngineError> {
     let refuse = |message: String| EngineError::new(EngineErrorCode::ArtifactInvalid, EngineState::Usable, message);
-    let expected: Sha256Digest = file.sha256.parse().map_err(|error| invalid(format!("{}: {error}", file.role)))?;
+    let expected: Sha256Digest = file
+        .sha256
+        .parse()
+        .map_err(|error| invalid(format!("{}: {error}", file.role)))?;
     let path = PathBuf::from(&file.path);
-    let measured = measure(&path).map_err(|error| refuse(format!("{}: cannot read {}: {error}", file.role, file.path)))?;
+    let measured =
+        measure(&path).map_err(|error| refuse(format!("{}: cannot read {}: {error}", file.role, file.path)))?;
     VerifiedFile::check(&file.role, path, (expected, file.size), measured).map_err(|error| refuse(error.to_string()))
 }
 

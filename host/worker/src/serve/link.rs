@@ -42,7 +42,6 @@ pub enum Incoming {
 pub struct Link {
     writer: Mutex<UnixStream>,
     max_frame: Arc<AtomicU32>,
-    queue: Receiver<Incoming>,
 }
 
 impl Link {
@@ -50,26 +49,35 @@ impl Link {
     ///
     /// # Errors
     /// The socket's failure, or anything but a proper HELLO_ACK.
-    pub fn connect(socket: &Path, hello: WorkerMessage, cancelled: Arc<Cancelled>) -> Result<Self, ServeError> {
+    pub fn connect(
+        socket: &Path,
+        hello: &WorkerMessage,
+        cancelled: Arc<Cancelled>,
+    ) -> Result<(Self, Receiver<Incoming>), ServeError> {
         let stream = UnixStream::connect(socket)?;
         let reader = stream.try_clone()?;
         let max_frame = Arc::new(AtomicU32::new(MIN_MAX_FRAME));
         let (fill, queue) = channel();
-        let link = Self { writer: Mutex::new(stream), max_frame: Arc::clone(&max_frame), queue };
-        link.send(&hello, None)?;
+        let link = Self {
+            writer: Mutex::new(stream),
+            max_frame: Arc::clone(&max_frame),
+        };
+        link.send(hello, None)?;
         std::thread::Builder::new()
             .name("worker-reader".to_owned())
             .spawn(move || read_all(reader, &fill, &max_frame, &cancelled))?;
-        match link.next() {
-            Incoming::Request(HostMessage::HelloAck { v: PROTOCOL_VERSION, accept: true, .. }, _) => Ok(link),
+        match next(&queue) {
+            Incoming::Request(
+                HostMessage::HelloAck {
+                    v: PROTOCOL_VERSION,
+                    accept: true,
+                    ..
+                },
+                _,
+            ) => Ok((link, queue)),
             Incoming::Gone => Err(ServeError::Protocol("the daemon refused this worker".to_owned())),
             other => Err(ServeError::Protocol(format!("expected HELLO_ACK, found {other:?}"))),
         }
-    }
-
-    /// The next request. Blocks.
-    pub fn next(&self) -> Incoming {
-        self.queue.recv().unwrap_or(Incoming::Gone)
     }
 
     /// Writes a message and, where there is one, its raw frame.
@@ -83,7 +91,10 @@ impl Link {
         if let Some(raw) = raw {
             encode(raw, max, &mut bytes).map_err(io::Error::other)?;
         }
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner).write_all(&bytes)
+        self.writer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .write_all(&bytes)
     }
 
     /// The largest raw frame that may be sent, in bytes.
@@ -93,9 +104,18 @@ impl Link {
     }
 }
 
+/// The next request. Blocks.
+pub fn next(queue: &Receiver<Incoming>) -> Incoming {
+    queue.recv().unwrap_or(Incoming::Gone)
+}
+
 /// Reads the socket to its end.
 fn read_all(mut reader: UnixStream, queue: &Sender<Incoming>, max_frame: &AtomicU32, cancelled: &Cancelled) {
-    let mut source = Source { reader: &mut reader, decoder: Decoder::new(MIN_MAX_FRAME), chunk: vec![0; 256 * 1024] };
+    let mut source = Source {
+        reader: &mut reader,
+        decoder: Decoder::new(MIN_MAX_FRAME),
+        chunk: vec![0; 256 * 1024],
+    };
     loop {
         let incoming = match source.request() {
             Ok(Some(Incoming::Request(HostMessage::Cancel { req_id }, _))) => {
@@ -141,7 +161,11 @@ impl Source<'_> {
                 let raw = self.raw(message.raw_bytes())?;
                 Ok(Some(Incoming::Request(message, raw)))
             }
-            Parsed::UnknownType { name, req_id, raw_bytes } => {
+            Parsed::UnknownType {
+                name,
+                req_id,
+                raw_bytes,
+            } => {
                 self.raw(raw_bytes)?;
                 Ok(Some(Incoming::Unknown { name, req_id }))
             }
@@ -156,7 +180,10 @@ impl Source<'_> {
         if payload.len() as u64 == expected {
             Ok(payload)
         } else {
-            Err(format!("raw frame of {} bytes, its header declares {expected}", payload.len()))
+            Err(format!(
+                "raw frame of {} bytes, its header declares {expected}",
+                payload.len()
+            ))
         }
     }
 
