@@ -1,1 +1,346 @@
-//! The bundles found at start and their states.
+//! The bundles found at start, their states, and the engines made from them.
+//!
+//! State: what discovery found (a snapshot that is replaced as a whole), and one [`EngineSlot`] per opened bundle, kept
+//! until the process ends. Callers: `lane` selects among the bundles and opens engines, `plugins.list` and `health`
+//! show them. Not known here: models, lanes, requests.
+//!
+//! Discovery runs in the background: the daemon answers while bundles are being described. A bundle that panicked in
+//! this process once is demoted by digest, in the store, and from then on only a worker may run it; where the store
+//! cannot say, no bundle may run here (fails closed).
+
+use std::collections::HashMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+
+use synapse_core::engine::{
+    CallContext, EmbedEngine, EngineError, EngineErrorCode, EngineIdentity, EngineState, LoadedModel, ModelRef,
+    RuntimeConfig, TokenBatch, ValidatedArtifact,
+};
+use synapse_loader::{Bundle, BundleDigest, BundleStatus, Loader, LoaderError};
+use tokio::sync::watch;
+
+use crate::store::{Store, StoreError};
+use crate::task::{Tasks, panic_message};
+
+/// What discovery found, as a snapshot.
+pub type Bundles = Arc<[Bundle]>;
+
+/// The bundles of this run. Cheap to clone.
+#[derive(Clone)]
+pub struct PluginRegistry {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    loader: Loader,
+    store: Store,
+    bundles: RwLock<Bundles>,
+    scanned: watch::Sender<bool>,
+    slots: Mutex<HashMap<BundleDigest, Arc<EngineSlot>>>,
+}
+
+impl fmt::Debug for PluginRegistry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PluginRegistry")
+            .field("bundles", &self.bundles().len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl PluginRegistry {
+    /// An empty registry; [`Self::discover`] fills it.
+    #[must_use]
+    pub fn new(loader: Loader, store: Store) -> Self {
+        let inner = Inner {
+            loader,
+            store,
+            bundles: RwLock::new(Arc::from([])),
+            scanned: watch::Sender::new(false),
+            slots: Mutex::new(HashMap::new()),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Looks for bundles in the background. `found` gets them before anyone else sees that the search is over.
+    pub fn discover(&self, tasks: &Tasks, found: impl FnOnce(&[Bundle]) + Send + 'static) {
+        let registry = self.clone();
+        let search = tasks.blocking("plugins", move || {
+            let bundles = registry.inner.search();
+            found(&bundles);
+            *write(&registry.inner.bundles) = bundles;
+        });
+        let registry = self.clone();
+        let over = tasks.spawn("plugins-found", async move {
+            // A search that panicked was logged by the task; it found nothing, and nobody may wait for it for ever.
+            let _ = search.await;
+            registry.inner.scanned.send_replace(true);
+        });
+        drop(over);
+    }
+
+    /// Whether the search of this start is over.
+    #[must_use]
+    pub fn is_scanned(&self) -> bool {
+        *self.inner.scanned.borrow()
+    }
+
+    /// Waits until the search of this start is over.
+    pub async fn scanned(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.inner.scanned.subscribe().wait_for(|scanned| *scanned).await;
+    }
+
+    /// Every bundle found, in the search order; empty until the search is over.
+    #[must_use]
+    pub fn bundles(&self) -> Bundles {
+        Arc::clone(&self.inner.bundles.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The embedding engine of a ready bundle, made on the first call and kept. Blocks; loads the library.
+    ///
+    /// # Errors
+    /// [`LoaderError`]: the bundle is not ready, cannot be loaded, or has no such engine.
+    pub fn embed_engine(&self, bundle: &Bundle) -> Result<Arc<EngineSlot>, LoaderError> {
+        let digest = bundle
+            .digest
+            .filter(|_| bundle.status == BundleStatus::Ready)
+            .ok_or_else(|| LoaderError::NotReady {
+                id: bundle.id.clone(),
+                status: bundle.status.name().to_owned(),
+            })?;
+        // Held while the library is loaded, so that a bundle is opened once.
+        let mut slots = lock(&self.inner.slots);
+        if let Some(slot) = slots.get(&digest) {
+            return Ok(Arc::clone(slot));
+        }
+        let engine = self.inner.loader.open(bundle)?.embed(&[])?;
+        let slot = Arc::new(EngineSlot::new(
+            bundle.id.clone(),
+            digest,
+            engine,
+            Arc::downgrade(&self.inner),
+        ));
+        slots.insert(digest, Arc::clone(&slot));
+        Ok(slot)
+    }
+}
+
+impl Inner {
+    /// Discovery, with the demotions of earlier runs laid over it.
+    fn search(&self) -> Bundles {
+        let mut bundles = self.loader.discover();
+        let demotions: Result<HashMap<String, String>, StoreError> = self
+            .store
+            .demotions()
+            .map(|rows| rows.into_iter().map(|row| (row.digest, row.reason)).collect());
+        for bundle in &mut bundles {
+            let digest = bundle.digest.map(|digest| digest.to_string()).unwrap_or_default();
+            let reason = match &demotions {
+                Ok(demotions) => demotions.get(&digest).map(|reason| demoted_words(reason)),
+                Err(error) => Some(format!("whether it panicked before cannot be known: {error}")),
+            };
+            if let (BundleStatus::Ready, Some(reason)) = (&bundle.status, reason) {
+                bundle.status = BundleStatus::NeedsWorker { reason };
+            }
+            log_verdict(bundle);
+        }
+        bundles.into()
+    }
+
+    /// Takes a bundle out of this process for good: in the store, and in what is shown.
+    fn demote(&self, id: &str, digest: BundleDigest, reason: &str) {
+        if let Err(error) = self.store.demote(id, &digest.to_string(), reason) {
+            tracing::error!(
+                target: "synapse.worker", plugin = id, %error,
+                "the bundle panicked, and that cannot be kept: it may run in this process again after a restart",
+            );
+        }
+        let mut bundles = write(&self.bundles);
+        let mut list = bundles.to_vec();
+        for bundle in &mut list {
+            if bundle.digest == Some(digest) && bundle.status == BundleStatus::Ready {
+                bundle.status = BundleStatus::NeedsWorker {
+                    reason: demoted_words(reason),
+                };
+            }
+        }
+        *bundles = list.into();
+    }
+}
+
+/// The status text of a demoted bundle.
+fn demoted_words(reason: &str) -> String {
+    format!("it panicked in this process ({reason}); install a repaired version of the bundle")
+}
+
+/// One line per bundle and start: what was found, or why it is not used.
+fn log_verdict(bundle: &Bundle) {
+    let (id, status) = (bundle.id.as_str(), bundle.status.name());
+    let version = bundle.version.as_ref().map(ToString::to_string).unwrap_or_default();
+    match bundle.status.message() {
+        None => tracing::info!(target: "synapse.worker", plugin = id, version, status, "plugin found"),
+        Some(message) => tracing::warn!(target: "synapse.worker", plugin = id, status, "plugin not used: {message}"),
+    }
+}
+
+/// One engine in this process, guarded: its control calls are serialised, and after a panic it is never called again.
+pub struct EngineSlot {
+    bundle: String,
+    digest: BundleDigest,
+    engine: Arc<dyn EmbedEngine>,
+    control: Mutex<()>,
+    closed: OnceLock<EngineError>,
+    registry: Weak<Inner>,
+}
+
+impl fmt::Debug for EngineSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineSlot")
+            .field("bundle", &self.bundle)
+            .field("closed", &self.closed.get())
+            .finish()
+    }
+}
+
+impl EngineSlot {
+    fn new(bundle: String, digest: BundleDigest, engine: Arc<dyn EmbedEngine>, registry: Weak<Inner>) -> Self {
+        Self {
+            bundle,
+            digest,
+            engine,
+            control: Mutex::new(()),
+            closed: OnceLock::new(),
+            registry,
+        }
+    }
+
+    /// A slot around any engine, for tests of what calls engines.
+    #[cfg(test)]
+    pub fn around(engine: Arc<dyn EmbedEngine>) -> Self {
+        let digest = BundleDigest(synapse_core::digest::sha256(b"test"));
+        Self::new("test".to_owned(), digest, engine, Weak::new())
+    }
+
+    /// The bundle's id.
+    #[must_use]
+    pub fn bundle(&self) -> &str {
+        &self.bundle
+    }
+
+    /// Why the engine is never called again, if so.
+    #[must_use]
+    pub fn closed(&self) -> Option<&EngineError> {
+        self.closed.get()
+    }
+
+    /// The engine's numeric identity.
+    ///
+    /// # Errors
+    /// The engine is closed, or panicked.
+    pub fn identity(&self) -> Result<EngineIdentity, EngineError> {
+        let _serial = lock(&self.control);
+        self.guarded("identity", || Ok(self.engine.identity()))
+    }
+
+    /// Loads a model. One control call at a time.
+    ///
+    /// # Errors
+    /// The engine's error; `engine_bad` closes it.
+    pub fn load(
+        &self,
+        ctx: &CallContext<'_>,
+        artifact: &ValidatedArtifact,
+        config: &RuntimeConfig,
+    ) -> Result<LoadedModel, EngineError> {
+        let _serial = lock(&self.control);
+        self.guarded("load", || self.engine.load(ctx, artifact, config))
+    }
+
+    /// Forgets a model. One control call at a time. A closed engine is left alone: its models are void already.
+    ///
+    /// # Errors
+    /// The engine's error.
+    pub fn unload(&self, model: ModelRef) -> Result<(), EngineError> {
+        let _serial = lock(&self.control);
+        if self.closed.get().is_some() {
+            return Ok(());
+        }
+        self.guarded("unload", || self.engine.unload(model))
+    }
+
+    /// Embeds a batch into `out` (`n × dims`). Any number of threads, up to the model's `max_concurrency`.
+    ///
+    /// # Errors
+    /// The engine's error; `engine_bad` closes it.
+    pub fn embed_batch(
+        &self,
+        ctx: &CallContext<'_>,
+        model: ModelRef,
+        batch: &TokenBatch<'_>,
+        out: &mut [f32],
+    ) -> Result<(), EngineError> {
+        self.guarded("embed_batch", || self.engine.embed_batch(ctx, model, batch, out))
+    }
+
+    /// Embeds one item without segments into `out` (`dims`).
+    ///
+    /// # Errors
+    /// As [`Self::embed_batch`].
+    pub fn embed_one(
+        &self,
+        ctx: &CallContext<'_>,
+        model: ModelRef,
+        ids: &[i32],
+        out: &mut [f32],
+    ) -> Result<(), EngineError> {
+        self.guarded("embed_one", || self.engine.embed_one(ctx, model, ids, out))
+    }
+
+    /// Calls the engine unless it is closed, and closes it after a panic or its own word.
+    fn guarded<T>(&self, what: &'static str, call: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
+        if let Some(closed) = self.closed.get() {
+            return Err(closed.clone());
+        }
+        let error = match catch_unwind(AssertUnwindSafe(call)) {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) => error,
+            Err(payload) => EngineError::new(
+                EngineErrorCode::Panic,
+                EngineState::EngineBad,
+                panic_message(payload.as_ref()),
+            ),
+        };
+        let panicked = error.code == EngineErrorCode::Panic;
+        if panicked || error.state == EngineState::EngineBad {
+            let error = EngineError {
+                state: EngineState::EngineBad,
+                ..error
+            };
+            self.close(what, &error, panicked);
+            return Err(error);
+        }
+        Err(error)
+    }
+
+    fn close(&self, what: &'static str, error: &EngineError, panicked: bool) {
+        if self.closed.set(error.clone()).is_err() {
+            return;
+        }
+        tracing::error!(
+            target: "synapse.worker", plugin = self.bundle, call = what, %error,
+            "the engine is not called again in this process",
+        );
+        if panicked && let Some(registry) = self.registry.upgrade() {
+            registry.demote(&self.bundle, self.digest, &format!("{what}: {}", error.message));
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write(bundles: &RwLock<Bundles>) -> std::sync::RwLockWriteGuard<'_, Bundles> {
+    bundles.write().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,20 +1,201 @@
 //! What the running daemon holds, shared by every operation.
+//!
+//! State: [`Daemon`], made once by [`Daemon::open`], lives until the process ends. Callers: `lib.rs` opens it, every
+//! operation in `service` works on it. Not known here: sockets and requests.
 
-use std::sync::Arc;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use synapse_catalog::Catalog;
+use synapse_loader::{Bundle, Loader, LoaderConfig, LoaderError};
+use tokio::sync::Semaphore;
 
 use crate::config::Config;
 use crate::job::Jobs;
+use crate::lane::{Lanes, residency};
+use crate::models::{Installed, ModelStore, ModelStoreConfig, ModelsError};
+use crate::paths::DataDir;
+use crate::plugins::PluginRegistry;
+use crate::rpc::error::ServiceError;
+use crate::store::{Store, StoreError};
 use crate::task::Tasks;
+
+/// Why the daemon's state could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The database.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The folder for copies of bundles.
+    #[error(transparent)]
+    Loader(#[from] LoaderError),
+    /// The model store.
+    #[error(transparent)]
+    Models(#[from] ModelsError),
+}
+
+/// What [`Daemon::open`] is given.
+#[derive(Debug)]
+pub struct OpenOptions {
+    /// The settings.
+    pub config: Config,
+    /// The data directory, held by this process.
+    pub data: DataDir,
+    /// Folders that hold bundles, in the order of search.
+    pub plugin_dirs: Vec<PathBuf>,
+    /// The trust file.
+    pub trust_file: PathBuf,
+    /// The `synapse-worker` binary.
+    pub worker_binary: PathBuf,
+    /// How models are fetched.
+    pub models: ModelStoreConfig,
+    /// The socket that is served.
+    pub socket: PathBuf,
+}
 
 /// The running daemon.
 #[derive(Debug)]
 pub struct Daemon {
     /// The settings, sampled once at start (CONF-12).
     pub config: Arc<Config>,
+    /// The data directory.
+    pub data: DataDir,
+    /// The socket that is served.
+    pub socket: PathBuf,
     /// This start's number; rides on every reply (API-13).
     pub generation: u64,
+    /// When the daemon started, for ages and times.
+    pub started: Instant,
+    /// When the daemon started, by the clock.
+    pub started_at: SystemTime,
+    /// The database.
+    pub store: Store,
+    /// The bundles and their engines.
+    pub plugins: PluginRegistry,
+    /// The model files of this machine.
+    pub models: ModelStore,
+    /// The lanes: models on engines.
+    pub lanes: Lanes,
     /// Slow work that clients poll.
     pub jobs: Jobs,
     /// The only spawner of tasks and threads.
     pub tasks: Tasks,
+    /// One permit for each text that may be tokenized at once: tokenization cannot be interrupted, so it is bounded.
+    pub tokenizing: Arc<Semaphore>,
+    /// Threads that one engine call may use.
+    pub threads_per_call: u32,
+    catalog: RwLock<Arc<Catalog>>,
+    installed: RwLock<Arc<[Installed]>>,
+}
+
+impl Daemon {
+    /// Opens the database, the model store and the catalog, and starts looking for bundles in the background. Blocks
+    /// on files; must be called within the runtime that `tasks` uses.
+    ///
+    /// # Errors
+    /// [`OpenError`]: what the operator must repair first.
+    pub fn open(options: OpenOptions, tasks: &Tasks) -> Result<Arc<Self>, OpenError> {
+        let OpenOptions {
+            config,
+            data,
+            plugin_dirs,
+            trust_file,
+            worker_binary,
+            models,
+            socket,
+        } = options;
+        let started_at = SystemTime::now();
+        let store = Store::open(&data.store(), tasks, started_at)?;
+        let loader = LoaderConfig {
+            plugin_dirs,
+            staging_dir: data.staging(),
+            worker_binary,
+            trust_file,
+            scan_timeout: Duration::from_millis(config.plugins.scan_timeout_ms),
+            max_bundle_bytes: LoaderConfig::MAX_BUNDLE_BYTES,
+        };
+        let loader = Loader::new(loader, Arc::new(store.scans()))?;
+        let models = ModelStore::open(models)?;
+        let installed = models.list()?;
+        let (catalog, refused) = Catalog::builtin().with_dir(&data.catalog());
+        report(&refused);
+
+        let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let threads = match config.schedule.compute_threads {
+            0 => config.knob.threads(cores),
+            threads => threads,
+        };
+        let daemon = Arc::new(Self {
+            generation: store.generation(),
+            started: Instant::now(),
+            started_at,
+            jobs: Jobs::new(tasks.clone(), store.generation(), &config.jobs),
+            plugins: PluginRegistry::new(loader, store.clone()),
+            store,
+            models,
+            lanes: Lanes::new(),
+            tasks: tasks.clone(),
+            tokenizing: Arc::new(Semaphore::new(cores)),
+            threads_per_call: u32::try_from(threads).unwrap_or(u32::MAX).max(1),
+            catalog: RwLock::new(Arc::new(catalog)),
+            installed: RwLock::new(installed.into()),
+            config: Arc::new(config),
+            data,
+            socket,
+        });
+        let found = Arc::downgrade(&daemon);
+        daemon.plugins.discover(tasks, move |bundles| {
+            if let Some(daemon) = found.upgrade() {
+                daemon.add_records(bundles);
+            }
+        });
+        residency::watch(&daemon);
+        Ok(daemon)
+    }
+
+    /// Every known model and lane, as a snapshot: it grows once, when the bundles were found.
+    #[must_use]
+    pub fn catalog(&self) -> Arc<Catalog> {
+        Arc::clone(&self.catalog.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The installed models as they were last read: from memory (API-20).
+    #[must_use]
+    pub fn installed(&self) -> Arc<[Installed]> {
+        Arc::clone(&self.installed.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Reads anew which models are installed. Every operation that changes them ends with this.
+    ///
+    /// # Errors
+    /// The model store cannot be read; what was known before stays.
+    pub async fn refresh_installed(&self) -> Result<(), ServiceError> {
+        let models = self.models.clone();
+        let list = self.tasks.blocking("models-list", move || models.list()).await??;
+        *self.installed.write().unwrap_or_else(PoisonError::into_inner) = list.into();
+        Ok(())
+    }
+
+    /// Adds the records that usable bundles carry.
+    fn add_records(&self, bundles: &[Bundle]) {
+        let mut catalog = Catalog::clone(&self.catalog());
+        for bundle in bundles.iter().filter(|bundle| bundle.descriptor.is_some()) {
+            report(&catalog.add_bundle(&bundle.id, &bundle.records));
+        }
+        *self.catalog.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(catalog);
+    }
+}
+
+/// Logs catalog files that were not taken.
+fn report(refused: &[synapse_catalog::RefusedFile]) {
+    for file in refused {
+        for problem in &file.problems {
+            tracing::warn!(
+                target: "synapse.config", file = %file.file.display(), field = problem.field,
+                "catalog file refused: {}", problem.message,
+            );
+        }
+    }
 }

@@ -1,1 +1,343 @@
-//! Lanes: one model served by one engine.
+//! Lanes: one model served by one engine, from the choice to the unload.
+//!
+//! State: the registry of lanes, each with its state, its loaded model and its last use; one turn for loads. Callers:
+//! the operations on models and embeddings, `health`. Not known here: sockets, requests, SQL.
+//!
+//! | question | file |
+//! |---|---|
+//! | which lane serves a request, or why none | `select.rs` |
+//! | which numeric space is that | `profile.rs` |
+//! | which state follows which | `state.rs` |
+//! | how is a model loaded, unloaded, displaced | `load.rs`, `residency.rs` |
+//! | what is a loaded model, and one request's work on it | `in_process.rs` |
+//! | what is made of the engine's numbers | `output.rs` |
+
+pub mod in_process;
+pub mod load;
+pub mod output;
+pub mod profile;
+pub mod residency;
+pub mod select;
+pub mod state;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use synapse_catalog::{EnvelopeRow, Record};
+use synapse_core::digest::Sha256Digest;
+use synapse_core::engine::{EngineSupport, Preempt};
+use synapse_core::fingerprint::{NumericProfile, ServedShape, fingerprint, numeric_profile_id};
+use synapse_loader::Bundle;
+
+use self::in_process::Loaded;
+use self::select::Choice;
+use self::state::{LaneEvent, LaneState};
+use crate::models::Installed;
+use crate::rpc::error::ServiceError;
+use crate::schedule::ExecutorLoad;
+
+/// The registry of lanes. Cheap to clone; every clone is the same registry.
+#[derive(Clone, Debug, Default)]
+pub struct Lanes {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    lanes: Mutex<BTreeMap<String, Arc<Lane>>>,
+    /// Loads take turns: each may have to displace models, and two could displace each other's.
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// One model on one engine.
+pub struct Lane {
+    /// `MODEL@ENGINE:VARIANT`.
+    pub name: String,
+    /// The model.
+    pub record: Record,
+    /// The catalog's row.
+    pub row: EnvelopeRow,
+    /// The bundle.
+    pub bundle: Bundle,
+    /// What the bundle says about this format and arithmetic.
+    pub support: EngineSupport,
+    /// The model's files.
+    pub installed: Installed,
+    /// The numeric space.
+    pub profile: NumericProfile,
+    /// Its id.
+    pub profile_id: Sha256Digest,
+    place: Mutex<Place>,
+    shapes: Mutex<Vec<(ServedShape, Sha256Digest)>>,
+    origin: Instant,
+    used_nanos: AtomicU64,
+    stamped_nanos: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Place {
+    state: LaneState,
+    loaded: Option<Arc<Loaded>>,
+    failure: Option<ServiceError>,
+    since: Instant,
+}
+
+/// A lane's standing, for requests.
+#[derive(Clone, Debug)]
+pub enum Standing {
+    /// It serves.
+    Ready(Arc<Loaded>),
+    /// Its load is under way, or it is leaving and will be loaded again.
+    Loading,
+    /// It is not in memory.
+    Idle,
+    /// Its load failed, or its engine is closed.
+    Failed(ServiceError),
+}
+
+/// A lane's standing, for health: from memory only.
+#[derive(Clone, Debug)]
+pub struct LaneSnapshot {
+    /// `MODEL@ENGINE:VARIANT`.
+    pub name: String,
+    /// The catalog id of the model.
+    pub model: String,
+    /// The state.
+    pub state: LaneState,
+    /// The queue and the engine's calls, while the model is in memory.
+    pub load: ExecutorLoad,
+    /// Why the last load failed, or why the engine is closed.
+    pub failure: Option<ServiceError>,
+    /// Time since the lane's state last changed or a request last used it.
+    pub age: Duration,
+    /// The fingerprint with the record's defaults.
+    pub fingerprint: Sha256Digest,
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lane")
+            .field("name", &self.name)
+            .field("state", &self.place().state)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Lanes {
+    /// No lanes.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The lane of a choice, made on first use. A lane whose files or bundle have changed is made anew once it is not
+    /// in memory; until then it serves what it has, whose files it holds.
+    #[must_use]
+    pub fn lane(&self, choice: &Choice<'_>, threads: u32) -> Arc<Lane> {
+        let name = choice.row.lane_name();
+        let mut lanes = lock(&self.inner.lanes);
+        if let Some(lane) = lanes.get(&name) {
+            let same = lane.bundle.digest == choice.bundle.digest
+                && lane.installed.record().blobs().eq(choice.installed.record().blobs());
+            if same || !matches!(lane.place().state, LaneState::Idle | LaneState::Failed) {
+                return Arc::clone(lane);
+            }
+        }
+        let lane = Arc::new(Lane::new(name.clone(), choice, threads));
+        lanes.insert(name, Arc::clone(&lane));
+        lane
+    }
+
+    /// The lane of this name, if it was ever used.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<Arc<Lane>> {
+        lock(&self.inner.lanes).get(name).cloned()
+    }
+
+    /// Every lane that was ever used, by name.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Lane>> {
+        lock(&self.inner.lanes).values().cloned().collect()
+    }
+
+    /// Requests that wait, over all lanes.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        let loads = self.all().into_iter().filter_map(|lane| lane.place().loaded.clone());
+        loads
+            .map(|loaded| loaded.executor.load())
+            .map(|load| load.interactive_waiting + load.bulk_waiting)
+            .sum()
+    }
+
+    /// Ends the work of every lane: the daemon stops. Running calls are cancelled at their next checkpoint.
+    pub fn close(&self) {
+        for loaded in self.all().into_iter().filter_map(|lane| lane.place().loaded.clone()) {
+            loaded.executor.close("the daemon is stopping", true);
+        }
+    }
+
+    /// Every lane's standing, from memory (HEALTH-01).
+    #[must_use]
+    pub fn snapshots(&self) -> Vec<LaneSnapshot> {
+        self.all().iter().map(|lane| lane.snapshot()).collect()
+    }
+}
+
+impl Lane {
+    fn new(name: String, choice: &Choice<'_>, threads: u32) -> Self {
+        let profile = profile::profile(choice, threads);
+        Self {
+            name,
+            record: choice.record.clone(),
+            row: choice.row.clone(),
+            bundle: choice.bundle.clone(),
+            support: choice.support.clone(),
+            installed: choice.installed.clone(),
+            profile_id: numeric_profile_id(&profile),
+            profile,
+            place: Mutex::new(Place {
+                state: LaneState::Idle,
+                loaded: None,
+                failure: None,
+                since: Instant::now(),
+            }),
+            shapes: Mutex::new(Vec::new()),
+            origin: Instant::now(),
+            used_nanos: AtomicU64::new(0),
+            stamped_nanos: AtomicU64::new(0),
+        }
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place> {
+        lock(&self.place)
+    }
+
+    /// The longest text in tokens: the record's length, within the row's bounds.
+    #[must_use]
+    pub fn max_tokens(&self) -> u32 {
+        self.record.max_tokens.min(self.row.bounds.max_tokens)
+    }
+
+    /// Whether bulk calls may be held at the engine's checkpoints.
+    #[must_use]
+    pub fn preemptible(&self) -> bool {
+        self.support.preempt == Preempt::Checkpoint
+    }
+
+    /// The shape with the record's defaults.
+    #[must_use]
+    pub const fn default_shape(&self) -> ServedShape {
+        ServedShape {
+            dims: self.record.dims,
+            normalized: self.record.normalize,
+        }
+    }
+
+    /// The fingerprint of a shape, hashed once per shape.
+    #[must_use]
+    pub fn fingerprint(&self, shape: ServedShape) -> Sha256Digest {
+        let mut shapes = lock(&self.shapes);
+        if let Some((_, digest)) = shapes.iter().find(|(known, _)| *known == shape) {
+            return *digest;
+        }
+        let digest = fingerprint(&self.profile, &shape);
+        // A record lists few lengths, each with and without normalisation.
+        shapes.push((shape, digest));
+        digest
+    }
+
+    /// Where the lane stands, for a request.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        let place = self.place();
+        match (place.state, &place.loaded, &place.failure) {
+            (LaneState::Ready, Some(loaded), _) => match closed(loaded) {
+                Some(failure) => Standing::Failed(failure),
+                None => Standing::Ready(Arc::clone(loaded)),
+            },
+            (LaneState::Failed, _, Some(failure)) => Standing::Failed(failure.clone()),
+            (LaneState::Loading | LaneState::Unloading, ..) => Standing::Loading,
+            _ => Standing::Idle,
+        }
+    }
+
+    /// Stamps a use: the model counts as busy from here on, for residency and health.
+    pub fn touch(&self) {
+        let now = self.nanos();
+        self.used_nanos.store(now, Ordering::Relaxed);
+        self.stamped_nanos.store(now, Ordering::Relaxed);
+    }
+
+    /// Where the lane stands, for health.
+    #[must_use]
+    pub fn snapshot(&self) -> LaneSnapshot {
+        let place = self.place();
+        let (state, loaded, failure) = (place.state, place.loaded.clone(), place.failure.clone());
+        drop(place);
+        let closed = loaded.as_ref().and_then(closed);
+        LaneSnapshot {
+            name: self.name.clone(),
+            model: self.record.id.clone(),
+            state: if closed.is_some() { LaneState::Failed } else { state },
+            load: loaded.map(|loaded| loaded.executor.load()).unwrap_or_default(),
+            failure: closed.or(failure),
+            age: Duration::from_nanos(self.nanos().saturating_sub(self.stamped_nanos.load(Ordering::Relaxed))),
+            fingerprint: self.fingerprint(self.default_shape()),
+        }
+    }
+
+    fn nanos(&self) -> u64 {
+        u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Time since the last use.
+    fn unused(&self) -> Duration {
+        Duration::from_nanos(self.nanos().saturating_sub(self.used_nanos.load(Ordering::Relaxed)))
+    }
+
+    /// Applies an event, with what comes with it. False where the state does not allow it; nothing has changed then.
+    fn on(&self, event: LaneEvent, loaded: Option<Arc<Loaded>>, failure: Option<ServiceError>) -> bool {
+        let mut place = self.place();
+        let Some(next) = place.state.on(event) else {
+            return false;
+        };
+        *place = Place {
+            state: next,
+            loaded,
+            failure,
+            since: Instant::now(),
+        };
+        drop(place);
+        self.stamped_nanos.store(self.nanos(), Ordering::Relaxed);
+        true
+    }
+
+    /// Takes the loaded model out of a ready lane; from here on nothing new reaches it.
+    fn begin_unload(&self) -> Option<Arc<Loaded>> {
+        let mut place = self.place();
+        let next = place.state.on(LaneEvent::UnloadBegins)?;
+        let loaded = place.loaded.take();
+        *place = Place {
+            state: next,
+            loaded: None,
+            failure: None,
+            since: Instant::now(),
+        };
+        loaded
+    }
+}
+
+/// The failure of a lane whose engine is closed.
+fn closed(loaded: &Arc<Loaded>) -> Option<ServiceError> {
+    let error = loaded.engine.closed()?;
+    let failure = crate::rpc::convert::engine(error, crate::rpc::convert::Stage::Call).permanent();
+    Some(failure.detail(|detail| detail.plugin = Some(loaded.engine.bundle().to_owned())))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -29,7 +29,7 @@ use tokio::sync::oneshot;
 use super::control::Control;
 use super::pending::{CallError, Pending};
 use super::rate::Rate;
-use crate::task::Tasks;
+use crate::task::{Tasks, panic_message};
 
 /// How one lane works.
 #[derive(Clone, Debug)]
@@ -445,7 +445,7 @@ impl Shared {
             };
             match catch_unwind(AssertUnwindSafe(|| waiting.work.step(&ctx))) {
                 Ok(stepped) => stepped.map_err(CallError::Engine),
-                Err(payload) => Err(CallError::Panicked(words(payload.as_ref()))),
+                Err(payload) => Err(CallError::Panicked(panic_message(payload.as_ref()))),
             }
         };
         let busy = began.elapsed().saturating_sub(control.take_held());
@@ -580,13 +580,4 @@ impl Shared {
 /// Locks without minding a poisoned lock: no code of the lane panics while it holds one.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The words of a panic.
-fn words(payload: &(dyn std::any::Any + Send)) -> String {
-    payload
-        .downcast_ref::<&'static str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| payload.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "(no message)".to_owned())
 }

@@ -78,8 +78,8 @@ impl<T> Pending<T> {
                 answer = &mut self.answer => {
                     return answer.unwrap_or_else(|_| Err(CallError::Closed("its threads are gone".to_owned())));
                 }
-                () = cancel.cancelled() => return Err(CallError::Cancelled),
                 () = sleep_until(deadline.into()) => return Err(CallError::Deadline),
+                () = cancel.cancelled() => return Err(CallError::Cancelled),
                 () = sleep_until(self.start_by.into()), if may_still_wait => {
                     if let Some(retry_after_ms) = self.lane.give_up_waiting(&self.control) {
                         return Err(CallError::NotStarted { retry_after_ms });

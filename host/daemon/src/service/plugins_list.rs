@@ -1,1 +1,81 @@
-//! The operation behind `plugins_list`.
+//! `plugins.list`: every bundle found, accepted or refused, with the reason; from memory only.
+//!
+//! State: none. The verdicts are the loader's and the registry's.
+
+use std::sync::Arc;
+
+use synapse_core::engine::{EngineKind, EngineSupport, Preempt};
+use synapse_loader::{Bundle, BundleStatus, Descriptor};
+use synapse_wire::client::{
+    ModelKind, Placement, PluginEngine, PluginEntry, PluginStatus, PluginsListParams, PluginsListResult,
+};
+
+use super::{RequestContext, ServiceError};
+use crate::state::Daemon;
+
+/// Lists the bundles, once the search of this start is over.
+///
+/// # Errors
+/// None.
+pub async fn run(
+    daemon: &Arc<Daemon>,
+    _ctx: &RequestContext,
+    _params: PluginsListParams,
+) -> Result<PluginsListResult, ServiceError> {
+    daemon.plugins.scanned().await;
+    Ok(PluginsListResult {
+        plugins: daemon.plugins.bundles().iter().map(entry).collect(),
+    })
+}
+
+pub(crate) fn entry(bundle: &Bundle) -> PluginEntry {
+    let reason = match &bundle.status {
+        BundleStatus::Ready => None,
+        BundleStatus::Refused { reason, .. } => Some(reason.as_str().to_owned()),
+        other => Some(other.name().to_owned()),
+    };
+    let engines = bundle.descriptor.as_ref().map_or_else(Vec::new, |descriptor| {
+        descriptor
+            .supports
+            .iter()
+            .map(|support| engine(descriptor, support))
+            .collect()
+    });
+    PluginEntry {
+        id: bundle.id.clone(),
+        version: bundle.version.as_ref().map(ToString::to_string),
+        dir: bundle.dir.display().to_string(),
+        digest: bundle.digest.map(|digest| digest.to_string()),
+        status: match bundle.status {
+            BundleStatus::Ready => PluginStatus::Ready,
+            BundleStatus::NeedsWorker { .. } => PluginStatus::NeedsWorker,
+            BundleStatus::Refused { .. } => PluginStatus::Refused,
+            BundleStatus::Quarantined { .. } => PluginStatus::Quarantined,
+            BundleStatus::Shadowed { .. } => PluginStatus::Shadowed,
+        },
+        reason,
+        message: bundle.status.message(),
+        engines,
+        placement: (bundle.status == BundleStatus::Ready).then_some(Placement::InProcess),
+    }
+}
+
+fn engine(descriptor: &Descriptor, support: &EngineSupport) -> PluginEngine {
+    PluginEngine {
+        engine: descriptor.identity.engine.clone(),
+        version: descriptor.identity.version.clone(),
+        kind: match support.kind {
+            EngineKind::Embed => ModelKind::Embed,
+            EngineKind::Rerank => ModelKind::Rerank,
+            EngineKind::Generate => ModelKind::Generate,
+        },
+        format: support.format.clone(),
+        dtype: support.dtype.clone(),
+        preempt: match support.preempt {
+            Preempt::Checkpoint => "checkpoint",
+            Preempt::Share => "share",
+            Preempt::Quantum => "quantum",
+        }
+        .to_owned(),
+    }
+}
