@@ -1,1 +1,25 @@
-//! Pure-Rust CPU runtime for BERT-family encoders.
+//! `owned`: a pure-Rust CPU runtime for BERT-family encoders, as an engine plugin.
+//!
+//! The library owns loaded models, helper threads and workspaces; the daemon loads it in-process (risk class
+//! abort-safe) and calls it from its compute threads; benchmarks use the same code through the rlib. It deliberately
+//! does not know tokenizers, catalogs or sockets: ids come in, pooled vectors before L2 normalisation go out.
+//!
+//! - [`artifact`]: files, checked in every respect before use;
+//! - [`kernel`]: arithmetic, written once over sixteen lanes, instantiated per instruction set;
+//! - [`model`]: architectures over shared blocks;
+//! - [`thread`]: helper threads, barrier, checkpoint gate;
+//! - [`engine`]: loads and calls; [`plugin`]: the same behind the ABI.
+//!
+//! **Invariant.** Every output value is one fixed chain of correctly rounded operations over its own item. An item
+//! alone, in any batch, at any position, on any number of threads and on every instruction set gives the same bits.
+
+pub mod artifact;
+pub mod engine;
+pub mod error;
+pub mod kernel;
+pub mod model;
+pub mod plugin;
+pub mod thread;
+
+/// The numeric version: bumped exactly when output bits can change (`tests/golden_bits.rs` holds it).
+pub const NUMERIC_VERSION: &str = "1";

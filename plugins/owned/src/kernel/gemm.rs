@@ -1,0 +1,164 @@
+//! Matrix product of row-major activations and packed panels.
+//!
+//! Owns no state. Panels hold [`LANES`] columns: `[column / 16][k][16]`, so one step of k reads one cache line per
+//! panel. Each output is one chain of fused multiply-adds over ascending k that starts at the bias (or at zero):
+//! the same bits whatever the tile, the row's neighbours, the thread or the instruction set. Called by the layers
+//! through `kernel::isa`; knows nothing of models.
+
+use super::lanes::{LANES, Lanes};
+use super::math;
+
+/// What happens to a tile after its sums, while it is still in the first-level cache.
+#[derive(Clone, Copy)]
+pub enum Epilogue {
+    /// Nothing.
+    None,
+    /// GELU by the error function.
+    Gelu,
+    /// Adds the same element of another matrix.
+    Residual {
+        /// First element: same row and column as `out`.
+        source: *const f32,
+        /// Values between its rows.
+        stride: usize,
+    },
+    /// Multiplies row r by `factors[r]`.
+    RowScale {
+        /// One factor per row.
+        factors: *const f32,
+    },
+}
+
+/// One product: `out[rows × panels·16] = epilogue(bias + a[rows × k] · panels)`.
+#[derive(Clone, Copy)]
+pub struct Gemm {
+    /// First row of activations.
+    pub a: *const f32,
+    /// Values between rows of `a`.
+    pub a_stride: usize,
+    /// Rows.
+    pub rows: usize,
+    /// Length of the sums.
+    pub k: usize,
+    /// First panel; consecutive panels are `k·16` values apart.
+    pub panels: *const f32,
+    /// Panels.
+    pub panel_count: usize,
+    /// One start value per column, or null for zeros.
+    pub bias: *const f32,
+    /// First element of the result.
+    pub out: *mut f32,
+    /// Values between rows of `out`.
+    pub out_stride: usize,
+    /// What follows the sums.
+    pub epilogue: Epilogue,
+}
+
+/// Runs a product.
+///
+/// # Safety
+/// The instruction set of `L` is present. For every row r and column c of the call, `a[r·a_stride .. + k]` and the
+/// panels are readable, `bias[c]` too unless null, `out[r·out_stride + c]` is writable and overlaps none of them,
+/// and the epilogue's operands are readable (a residual may be `out` itself).
+#[inline(always)]
+pub unsafe fn gemm<L: Lanes>(call: &Gemm) {
+    let tiles = call.rows.div_ceil(L::TILE_ROWS);
+    let mut panel = 0;
+    while panel < call.panel_count {
+        let width = L::TILE_PANELS.min(call.panel_count - panel);
+        let mut row = 0;
+        for tile in 0..tiles {
+            // Rows spread evenly: 13 rows are 5 + 4 + 4, never 12 + 1.
+            let height = call.rows / tiles + usize::from(tile < call.rows % tiles);
+            // SAFETY: row + height ≤ rows and panel + width ≤ panel_count; the rest is the caller's promise.
+            unsafe { tile_of_any_height::<L>(call, row, height, panel, width) };
+            row += height;
+        }
+        panel += width;
+    }
+}
+
+/// # Safety
+/// As [`gemm`], for a tile inside the call, `height` ≤ `L::TILE_ROWS`, `width` ≤ `L::TILE_PANELS`.
+#[inline(always)]
+unsafe fn tile_of_any_height<L: Lanes>(call: &Gemm, row: usize, height: usize, panel: usize, width: usize) {
+    macro_rules! by_height {
+        ($width:literal: $($height:literal)*) => {
+            match height {
+                // SAFETY: passed on to the caller; the constants equal the tile's size.
+                $($height if $height <= L::TILE_ROWS => unsafe { tile::<L, $height, $width>(call, row, panel) },)*
+                _ => unreachable!("a tile has at most TILE_ROWS rows"),
+            }
+        };
+    }
+    if width == 2 && L::TILE_PANELS == 2 {
+        by_height!(2: 1 2 3 4 5 6 7 8 9 10 11 12);
+    } else {
+        by_height!(1: 1 2 3 4 5 6 7 8 9 10 11 12);
+    }
+}
+
+/// # Safety
+/// As [`gemm`], for rows `row .. row + R` and panels `panel .. panel + P`.
+#[inline(always)]
+unsafe fn tile<L: Lanes, const R: usize, const P: usize>(call: &Gemm, row: usize, panel: usize) {
+    let column = panel * LANES;
+    let panel_stride = call.k * LANES;
+    // SAFETY: all addresses lie in the ranges of the caller's promise.
+    unsafe {
+        let mut sums = [[L::splat(0.0); P]; R];
+        if !call.bias.is_null() {
+            for p in 0..P {
+                let start = L::load(call.bias.add(column + p * LANES));
+                for sum in &mut sums {
+                    sum[p] = start;
+                }
+            }
+        }
+        let a = call.a.add(row * call.a_stride);
+        let b = call.panels.add(panel * panel_stride);
+        for k in 0..call.k {
+            let mut columns = [L::splat(0.0); P];
+            for p in 0..P {
+                columns[p] = L::load(b.add(p * panel_stride + k * LANES));
+            }
+            for r in 0..R {
+                let value = L::splat(*a.add(r * call.a_stride + k));
+                for p in 0..P {
+                    sums[r][p] = value.fma(columns[p], sums[r][p]);
+                }
+            }
+        }
+        let out = call.out.add(row * call.out_stride + column);
+        for r in 0..R {
+            for p in 0..P {
+                sums[r][p].store(out.add(r * call.out_stride + p * LANES));
+            }
+        }
+        finish::<L, R, P>(call, row, column, out);
+    }
+}
+
+/// # Safety
+/// As [`tile`]; `out` is the tile's first element and was written.
+#[inline(always)]
+unsafe fn finish<L: Lanes, const R: usize, const P: usize>(call: &Gemm, row: usize, column: usize, out: *mut f32) {
+    // SAFETY: all addresses lie in the ranges of the caller's promise.
+    unsafe {
+        for r in 0..R {
+            for p in 0..P {
+                let at = out.add(r * call.out_stride + p * LANES);
+                let sum = L::load(at);
+                let result = match call.epilogue {
+                    Epilogue::None => continue,
+                    Epilogue::Gelu => math::gelu(sum),
+                    Epilogue::Residual { source, stride } => {
+                        sum.add(L::load(source.add((row + r) * stride + column + p * LANES)))
+                    }
+                    Epilogue::RowScale { factors } => sum.mul(L::splat(*factors.add(row + r))),
+                };
+                result.store(at);
+            }
+        }
+    }
+}

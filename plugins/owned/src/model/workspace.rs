@@ -1,0 +1,188 @@
+//! The activations of one rank, kept between calls.
+//!
+//! A [`Workspace`] owns its buffers and grows to the largest group it has seen. [`Views`] are the matrices of one
+//! rank for one call: private ones, and ones that several ranks share when they work together.
+
+use super::bert::BertShape;
+use crate::kernel::attention;
+use crate::kernel::buffer::{Buffer, OutOfMemory};
+
+/// Rows of a feed-forward block: its inner activations stay in the second-level cache.
+pub const BLOCK_ROWS: usize = 96;
+
+/// A row-major matrix somewhere in a workspace: `rows` rows that are `stride` values apart.
+///
+/// It is a pointer with bounds, so that ranks can write disjoint columns of the same rows. Who makes one promises that
+/// the memory outlives it; who uses one promises that no element is written while another rank reads or writes it.
+#[derive(Clone, Copy)]
+pub struct Matrix {
+    /// First element.
+    pub first: *mut f32,
+    /// Values between rows.
+    pub stride: usize,
+    /// Rows.
+    pub rows: usize,
+}
+
+// SAFETY: a Matrix is only an address with bounds; every access is an unsafe operation of the user, who promises the
+// absence of races.
+unsafe impl Send for Matrix {}
+// SAFETY: as above.
+unsafe impl Sync for Matrix {}
+
+impl Matrix {
+    fn of(buffer: &mut Buffer, stride: usize) -> Self {
+        let rows = buffer.values().len() / stride;
+        Self {
+            first: buffer.values_mut().as_mut_ptr(),
+            stride,
+            rows,
+        }
+    }
+
+    /// The address of an element.
+    ///
+    /// # Panics
+    /// When it lies outside the matrix.
+    #[must_use]
+    pub fn at(&self, row: usize, column: usize) -> *mut f32 {
+        assert!(
+            row < self.rows && column < self.stride,
+            "element ({row}, {column}) of a matrix of {} × {}",
+            self.rows,
+            self.stride
+        );
+        // SAFETY: inside the allocation, by the assertion and the promise of whoever made the matrix.
+        unsafe { self.first.add(row * self.stride + column) }
+    }
+}
+
+/// What one rank computes on.
+#[derive(Clone, Copy)]
+pub struct Views {
+    /// Residual stream, private: `[rows][hidden]`.
+    pub stream: Matrix,
+    /// Transposed keys of a head, private.
+    pub key_panels: *mut f32,
+    /// Values of a head, private.
+    pub value_panels: *mut f32,
+    /// Scores of a few rows, private.
+    pub scores: *mut f32,
+    /// Tokens that the three have room for.
+    pub longest: usize,
+    /// Queries, keys and values side by side, shared: `[rows][3 × heads × width]`.
+    pub qkv: Matrix,
+    /// Attention's output, shared: `[rows][heads × width]`.
+    pub context: Matrix,
+    /// Sums before a normalisation, shared: `[rows][hidden]`.
+    pub sum: Matrix,
+    /// Feed-forward activations of a block, shared: `[block rows][intermediate]`.
+    pub inner: Matrix,
+}
+
+// SAFETY: addresses only; see `Matrix`.
+unsafe impl Send for Views {}
+// SAFETY: as above.
+unsafe impl Sync for Views {}
+
+/// Buffers for groups of some size.
+#[derive(Default)]
+pub struct Workspace {
+    stream: Buffer,
+    key_panels: Buffer,
+    value_panels: Buffer,
+    scores: Buffer,
+    qkv: Buffer,
+    context: Buffer,
+    sum: Buffer,
+    inner: Buffer,
+    longest: usize,
+}
+
+fn grow(buffer: &mut Buffer, len: usize) -> Result<(), OutOfMemory> {
+    if buffer.values().len() < len {
+        *buffer = Buffer::default();
+        *buffer = Buffer::zeroed(len)?;
+    }
+    Ok(())
+}
+
+impl Workspace {
+    /// Makes room for what every rank needs.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn fit_private(&mut self, shape: &BertShape, rows: usize, longest: usize) -> Result<(), OutOfMemory> {
+        grow(&mut self.stream, rows * shape.hidden_stride)?;
+        grow(
+            &mut self.key_panels,
+            attention::key_panel_len(longest, shape.head_stride),
+        )?;
+        grow(
+            &mut self.value_panels,
+            attention::value_panel_len(longest, shape.head_stride),
+        )?;
+        grow(&mut self.scores, attention::score_len(longest))?;
+        self.longest = self.longest.max(longest);
+        Ok(())
+    }
+
+    /// Makes room for what ranks that work together share.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn fit_shared(&mut self, shape: &BertShape, rows: usize, block_rows: usize) -> Result<(), OutOfMemory> {
+        grow(&mut self.qkv, rows * 3 * shape.heads_stride())?;
+        grow(&mut self.context, rows * shape.heads_stride())?;
+        grow(&mut self.sum, rows * shape.hidden_stride)?;
+        grow(&mut self.inner, block_rows * shape.intermediate_stride)
+    }
+
+    /// The matrices of a rank that shares nothing.
+    #[must_use]
+    pub fn views(&mut self, shape: &BertShape) -> Views {
+        Views {
+            stream: Matrix::of(&mut self.stream, shape.hidden_stride),
+            key_panels: self.key_panels.values_mut().as_mut_ptr(),
+            value_panels: self.value_panels.values_mut().as_mut_ptr(),
+            scores: self.scores.values_mut().as_mut_ptr(),
+            longest: self.longest,
+            qkv: Matrix::of(&mut self.qkv, 3 * shape.heads_stride()),
+            context: Matrix::of(&mut self.context, shape.heads_stride()),
+            sum: Matrix::of(&mut self.sum, shape.hidden_stride),
+            inner: Matrix::of(&mut self.inner, shape.intermediate_stride),
+        }
+    }
+
+    /// Bytes held.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        [
+            &self.stream,
+            &self.key_panels,
+            &self.value_panels,
+            &self.scores,
+            &self.qkv,
+            &self.context,
+            &self.sum,
+            &self.inner,
+        ]
+        .into_iter()
+        .map(Buffer::bytes)
+        .sum()
+    }
+}
+
+impl Views {
+    /// These views with the shared matrices of another rank.
+    #[must_use]
+    pub const fn sharing_with(self, leader: &Self) -> Self {
+        Self {
+            qkv: leader.qkv,
+            context: leader.context,
+            sum: leader.sum,
+            inner: leader.inner,
+            ..self
+        }
+    }
+}

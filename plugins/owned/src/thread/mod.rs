@@ -1,0 +1,12 @@
+//! Helper threads and how they meet: a pool, a barrier, and a gate for checkpoints.
+//!
+//! Knows nothing of models. `engine` takes a team for each call; `model` works on the ranks.
+
+pub mod barrier;
+pub mod gate;
+pub mod pool;
+
+/// The call ends early: the host cancelled it, or another rank panicked. Not an error by itself; whoever stopped the
+/// call knows why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped;

@@ -1,0 +1,51 @@
+//! The output's bits, frozen: they change exactly when `NUMERIC_VERSION` does.
+//!
+//! The specification fixes every rounding, so that all instruction sets share one value; each has its row, and one
+//! without a row is reported as not held.
+
+mod common;
+
+use std::io::Write;
+
+use synapse_owned::NUMERIC_VERSION;
+use synapse_owned::artifact::modules::Pooling;
+use synapse_owned::engine::Engine;
+use synapse_owned::kernel::isa::Kernels;
+
+/// (instruction set, numeric version, FNV-1a over the bits of every fixture vector).
+const GOLDEN: [(&str, &str, u64); 3] = [("portable", "1", 0x84f5_de99_b1e0_147b), ("avx2", "1", 0x84f5_de99_b1e0_147b), ("avx512", "1", 0x84f5_de99_b1e0_147b)];
+
+/// Proves FPR-03.
+#[test]
+fn bits_change_only_with_the_numeric_version() {
+    for kernels in Kernels::available() {
+        let isa = kernels.isa().name();
+        let engine = Engine::new(kernels);
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        for (folder, pooling) in [("bert-embed", Pooling::Mean), ("bert-embed-cls", Pooling::Cls)] {
+            let model = common::load(&engine, folder, "model.safetensors", pooling, 128);
+            let oracle = common::oracle(folder);
+            let items: Vec<&[i32]> = oracle.items.iter().map(|item| item.ids.as_slice()).collect();
+            for value in common::embed(&engine, &model, &items, 2).concat() {
+                for byte in value.to_bits().to_le_bytes() {
+                    hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+                }
+            }
+        }
+        let Some((_, version, golden)) = GOLDEN.iter().find(|(name, _, _)| *name == isa) else {
+            let _ = writeln!(
+                std::io::stderr(),
+                "SKIPPED: no golden bits for instruction set {isa}; found {hash:#018x}"
+            );
+            continue;
+        };
+        assert_eq!(
+            *version, NUMERIC_VERSION,
+            "the row of {isa} belongs to another numeric version"
+        );
+        assert_eq!(
+            hash, *golden,
+            "bits of {isa} changed: found {hash:#018x}; bump NUMERIC_VERSION and this table"
+        );
+    }
+}
