@@ -219,6 +219,11 @@ impl Loader {
             );
             return Err(Refusal::new(RefusalReason::IdMismatch, message));
         }
+        if manifest.abi_major != synapse_plugin_api::ABI_MAJOR {
+            let (plugin, host) = (manifest.abi_major, synapse_plugin_api::ABI_MAJOR);
+            let message = format!("{}: abi: plugin {plugin}, host supports {host}", manifest::FILE_NAME);
+            return Err(Refusal::new(RefusalReason::AbiMajor, message));
+        }
         check_files(&manifest, &staged)?;
         bundle.library = Some(manifest.library.clone());
         bundle.records = records(&staged);

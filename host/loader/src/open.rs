@@ -30,7 +30,9 @@ pub(crate) fn open(path: &Path, magic: &PluginMagic) -> Result<SynapsePlugin_Ref
     // that a child process loaded before; in the describe child a crash is contained by that process.
     let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) };
     let library = library.map_err(|error| {
-        let message = format!("the system cannot load the library: {}", one_line(&error.to_string()));
+        // The system's own words are the error's source.
+        let words = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+        let message = format!("the system cannot load the library: {}", one_line(&words));
         Refusal::new(RefusalReason::LinkFailed, message)
     })?;
     let exported = exported_magic(&library);

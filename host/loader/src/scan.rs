@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::bundle::{Refusal, RefusalReason};
 use crate::descriptor::{Descriptor, refusal_from_json, refusal_to_json};
 use crate::error::LoaderError;
-use crate::manifest::{self, Manifest, shown};
+use crate::manifest::{self, Manifest};
 use crate::process::{Command, Output, WaitError, spawner};
 use crate::{note, open, v1};
 
@@ -87,11 +87,19 @@ fn ended_from_outside(status: ExitStatus) -> Option<i32> {
         .filter(|signal| matches!(*signal, libc::SIGKILL | libc::SIGTERM))
 }
 
-/// The last line of what the library wrote, as a tail for a message.
+/// What the library wrote last, as a tail for a message: a panic's place and words, else the last line.
 fn last_line(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
-    let line = text.lines().rev().find(|line| !line.trim().is_empty());
-    line.map_or_else(String::new, |line| format!("; its last words: {}", shown(line.trim())))
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let words = match lines.clone().position(|line| line.contains(" panicked at ")) {
+        Some(place) => lines.skip(place).take(2).collect::<Vec<_>>().join(" "),
+        None => lines.next_back().unwrap_or_default().to_owned(),
+    };
+    if words.is_empty() {
+        return String::new();
+    }
+    let words: String = words.chars().filter(|c| !c.is_control()).take(300).collect();
+    format!("; its last words: {words}")
 }
 
 /// What a describe child says, and how it ends.
