@@ -96,14 +96,13 @@ pub fn open(library: &Path) -> Result<SynapsePlugin_Ref, OpenError> {
         })
 }
 
-/// The first line of abi_stable's report that says something, cut to a bearable length.
+/// abi_stable's report on one line, cut to a bearable length: what it is about stands on its first lines.
 fn one_line(error: &LibraryError) -> String {
     let text = error.to_string();
-    let line = text
-        .lines()
-        .map(str::trim)
-        .find(|line| !line.is_empty())
-        .unwrap_or("abi_stable gave no reason");
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if line.is_empty() {
+        return "abi_stable gave no reason".to_owned();
+    }
     line.chars().take(400).collect()
 }
 
