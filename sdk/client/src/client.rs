@@ -52,7 +52,13 @@ impl Default for Options {
 /// # Errors
 /// [`SocketPathError`] where the environment names no usable place.
 pub fn default_socket() -> Result<PathBuf, SocketPathError> {
-    Surroundings::from_env(rustix::process::getuid().as_raw()).socket()
+    surroundings().socket()
+}
+
+/// The parts of this process's environment that decide about [`default_socket`].
+#[must_use]
+pub fn surroundings() -> Surroundings {
+    Surroundings::from_env(rustix::process::getuid().as_raw())
 }
 
 /// A client of one daemon. Clones share the connection.

@@ -28,14 +28,16 @@ mod job;
 mod operations;
 mod retry;
 
-pub use client::{Client, Options, default_socket};
+pub use client::{Client, Options, default_socket, surroundings};
 pub use error::ClientError;
 pub use job::JobWait;
 pub use operations::{BatchOutcome, Embedded};
 pub use retry::RetryPolicy;
-/// The types of the wire: every operation's params and results.
-pub use synapse_wire::client as wire;
 pub use synapse_wire::client::{
     BatchItem, Class, EmbedBatchParams, EmbedQueryParams, Encoding, ErrorCode, JobState, JobView, ModelsPullParams,
     PullSource, Role, Text, TokenizeParams,
 };
+/// The types of the wire: every operation's params and results.
+pub use synapse_wire::client as wire;
+pub use synapse_wire::API_VERSION;
+pub use synapse_wire::socket::Surroundings;

