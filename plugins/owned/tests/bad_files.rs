@@ -1,6 +1,6 @@
 //! Broken artifacts: each meets its manifest's verdict, with an error that names the defect.
 
-mod common;
+mod zoo;
 
 use std::path::Path;
 
@@ -62,7 +62,7 @@ fn artifact(folder: &Path) -> ArtifactFiles {
 #[test]
 fn every_bad_artifact_meets_its_verdict() {
     let engine = Engine::new(Kernels::preferred());
-    let root = common::fixture("bad");
+    let root = zoo::fixture("bad");
     let manifest: serde_json::Value =
         serde_json::from_slice(&std::fs::read(root.join("manifest.json")).unwrap()).unwrap();
     let entries = manifest["entries"].as_array().unwrap();
@@ -77,7 +77,7 @@ fn every_bad_artifact_meets_its_verdict() {
             files.modules = None;
             files.pooling = None;
         }
-        let mut settings = common::settings(Pooling::Mean, 16);
+        let mut settings = zoo::settings(Pooling::Mean, 16);
         settings.max_batch = 4;
         let outcome = engine.load(&files, settings, &mut |_, _| true);
         let served = match (outcome, verdict) {
@@ -87,9 +87,9 @@ fn every_bad_artifact_meets_its_verdict() {
                     assert_eq!(model.unused_tensors().len(), 1, "{name}");
                 }
                 // Ids beyond the table must be refused, never read.
-                let refused = common::try_embed(&engine, &model, &[&[2, 45, 3]], 1, &common::GoOn);
+                let refused = zoo::try_embed(&engine, &model, &[&[2, 45, 3]], 1, &zoo::GoOn);
                 assert!(refused.is_err(), "{name} served an id beyond its table");
-                let vectors = common::embed(&engine, &model, &[&[2, 31, 32, 3]], 1);
+                let vectors = zoo::embed(&engine, &model, &[&[2, 31, 32, 3]], 1);
                 assert!(vectors[0].iter().all(|value| value.is_finite()), "{name}");
                 true
             }
@@ -128,14 +128,14 @@ fn every_bad_artifact_meets_its_verdict() {
 #[test]
 fn module_files_are_compared_with_the_record() {
     let engine = Engine::new(Kernels::preferred());
-    let files = artifact(&common::fixture("bert-embed"));
+    let files = artifact(&zoo::fixture("bert-embed"));
     assert!(files.modules.is_some() && files.pooling.is_some());
     assert!(
         engine
-            .load(&files, common::settings(Pooling::Mean, 128), &mut |_, _| true)
+            .load(&files, zoo::settings(Pooling::Mean, 128), &mut |_, _| true)
             .is_ok()
     );
-    let Err(error) = engine.load(&files, common::settings(Pooling::Cls, 128), &mut |_, _| true) else {
+    let Err(error) = engine.load(&files, zoo::settings(Pooling::Cls, 128), &mut |_, _| true) else {
         panic!("a record of another pooling was accepted");
     };
     assert!(error.to_string().contains("mean_tokens"), "{error}");

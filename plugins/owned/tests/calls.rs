@@ -1,11 +1,11 @@
 //! Calls as a host makes them: arguments, checkpoints, cancellation, two at once, through the plugin's shims.
 
-mod common;
+mod zoo;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, mpsc};
 
-use common::{bits, embed, load, try_embed};
+use zoo::{bits, embed, load, try_embed};
 use synapse_owned::artifact::modules::Pooling;
 use synapse_owned::engine::{Batch, CallControl, Engine};
 use synapse_owned::error::OwnedError;
@@ -25,7 +25,7 @@ fn bad_arguments_are_refused_by_name() {
         let mut out = vec![0.0; out];
         let batch = Batch { ids, offsets, type_ids };
         engine
-            .embed(&model, batch, 1, &common::GoOn, &mut out)
+            .embed(&model, batch, 1, &zoo::GoOn, &mut out)
             .map_err(|error| error.to_string())
     };
     let cases: [(&[i32], &[u32], &[i32], usize, &str); 11] = [
@@ -58,12 +58,12 @@ fn bad_arguments_are_refused_by_name() {
 #[test]
 fn load_settings_are_bounded_by_the_model() {
     let engine = Engine::new(Kernels::preferred());
-    let files = common::files(
-        common::fixture("bert-embed/config.json"),
-        common::fixture("bert-embed/model.safetensors"),
+    let files = zoo::files(
+        zoo::fixture("bert-embed/config.json"),
+        zoo::fixture("bert-embed/model.safetensors"),
     );
     let message = |max_tokens| {
-        let settings = common::settings(Pooling::Mean, max_tokens);
+        let settings = zoo::settings(Pooling::Mean, max_tokens);
         engine
             .load(&files, settings, &mut |_, _| true)
             .err()
@@ -73,7 +73,7 @@ fn load_settings_are_bounded_by_the_model() {
     assert!(message(129).unwrap().contains("max_tokens: 129"));
     assert!(message(0).unwrap().contains("max_tokens: 0"));
     assert!(Pooling::from_setting("last").is_err());
-    let cancelled = engine.load(&files, common::settings(Pooling::Mean, 128), &mut |_, _| false);
+    let cancelled = engine.load(&files, zoo::settings(Pooling::Mean, 128), &mut |_, _| false);
     assert!(matches!(cancelled, Err(OwnedError::Cancelled)));
 }
 
@@ -185,7 +185,7 @@ fn a_query_is_served_while_a_bulk_call_is_held() {
 fn calls_on_one_model_run_side_by_side() {
     let engine = Engine::new(Kernels::preferred());
     let model = load(&engine, "bert-embed", "model.safetensors", Pooling::Mean, 128);
-    let oracle = common::oracle("bert-embed");
+    let oracle = zoo::oracle("bert-embed");
     let items: Vec<&[i32]> = oracle.items.iter().map(|item| item.ids.as_slice()).collect();
     let expected = bits(&embed(&engine, &model, &items, 1));
     std::thread::scope(|scope| {

@@ -3,7 +3,7 @@
 //! The specification fixes every rounding, so that all instruction sets share one value; each has its row, and one
 //! without a row is reported as not held.
 
-mod common;
+mod zoo;
 
 use std::io::Write;
 
@@ -23,10 +23,10 @@ fn bits_change_only_with_the_numeric_version() {
         let engine = Engine::new(kernels);
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         for (folder, pooling) in [("bert-embed", Pooling::Mean), ("bert-embed-cls", Pooling::Cls)] {
-            let model = common::load(&engine, folder, "model.safetensors", pooling, 128);
-            let oracle = common::oracle(folder);
+            let model = zoo::load(&engine, folder, "model.safetensors", pooling, 128);
+            let oracle = zoo::oracle(folder);
             let items: Vec<&[i32]> = oracle.items.iter().map(|item| item.ids.as_slice()).collect();
-            for value in common::embed(&engine, &model, &items, 2).concat() {
+            for value in zoo::embed(&engine, &model, &items, 2).concat() {
                 for byte in value.to_bits().to_le_bytes() {
                     hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
                 }

