@@ -17,7 +17,7 @@ use crate::text::sanitise;
 /// The largest file that is read whole: configs and tokenizers.
 const MAX_READ: u64 = 64 << 20;
 
-/// Brings one stored form here and proves it. The result is not yet written.
+/// Brings one stored form here and proves it; says which source delivered something. The record is not yet written.
 ///
 /// # Errors
 /// What the source reports; [`ModelsError::ArtifactInvalid`] when the folder contradicts the record or itself, and
@@ -27,11 +27,12 @@ pub fn ingest(
     format: &Format,
     choice: &SourceChoice,
     on: Fetch<'_>,
-) -> Result<ArtifactRecord, ModelsError> {
+) -> Result<(ArtifactRecord, Option<&'static str>), ModelsError> {
     let source = source::fetch(record, format, choice, on)?;
     store::check(on.cancel)?;
     on.progress.report("install", 0, 1);
-    let proven = prove(record, format, source, on);
+    // Files that were here already came with an earlier pull; its record, where there is one, knows from where.
+    let proven = prove(record, format, source.unwrap_or("store"), on);
     if let Err(ModelsError::ArtifactInvalid { .. }) = &proven {
         for file in record.files_to_fetch(format) {
             on.blobs.delete(file.sha256)?;
@@ -40,10 +41,10 @@ pub fn ingest(
     if proven.is_ok() {
         on.progress.report("install", 1, 1);
     }
-    proven
+    proven.map(|artifact| (artifact, source))
 }
 
-fn prove(record: &Record, format: &Format, source: String, on: Fetch<'_>) -> Result<ArtifactRecord, ModelsError> {
+fn prove(record: &Record, format: &Format, source: &str, on: Fetch<'_>) -> Result<ArtifactRecord, ModelsError> {
     let invalid = |what: &str, reason: String| ModelsError::ArtifactInvalid {
         what: format!("{} ({what})", record.id),
         reason,
@@ -109,7 +110,7 @@ fn prove(record: &Record, format: &Format, source: String, on: Fetch<'_>) -> Res
         format: format.format.clone(),
         quant: format.quant.clone(),
         digest,
-        source,
+        source: source.to_owned(),
         files: keep(&format.files),
         layout: keep(&record.layout),
         tokenizer,

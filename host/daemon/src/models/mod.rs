@@ -180,6 +180,15 @@ impl VerifiedArtifact {
     }
 }
 
+/// What a pull did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pulled {
+    /// The model, installed.
+    pub installed: Installed,
+    /// The source that delivered files: `pypi`, `hf`, `local`; `None` where all of them were here already.
+    pub source: Option<&'static str>,
+}
+
 /// What the store needs to know from the configuration.
 #[derive(Clone, Debug)]
 pub struct ModelStoreConfig {
@@ -338,18 +347,21 @@ impl ModelStore {
         choice: &SourceChoice,
         progress: &dyn PullProgress,
         cancel: &CancellationToken,
-    ) -> Result<Installed, ModelsError> {
+    ) -> Result<Pulled, ModelsError> {
         let on = Fetch {
             blobs: &self.inner.blobs,
             config: &self.inner.config,
             progress,
             cancel,
         };
-        let mut artifact = ingest::ingest(record, format, choice, on)?;
+        let (mut artifact, source) = ingest::ingest(record, format, choice, on)?;
         let _guard = lock(&self.inner.changes);
         let path = self.record_path(&artifact.model, &artifact.format, &artifact.quant);
         if let Some(before) = self.read_record(&path)? {
             artifact.pins.clone_from(&before.record.pins);
+            if source.is_none() {
+                artifact.source.clone_from(&before.record.source);
+            }
         }
         store::replace(&path, &artifact.to_json())?;
         tracing::info!(
@@ -357,9 +369,10 @@ impl ModelStore {
             model = artifact.model, format = artifact.format, digest = %artifact.digest, source = artifact.source,
             "model installed"
         );
-        Ok(Installed {
+        let installed = Installed {
             record: Arc::new(artifact),
-        })
+        };
+        Ok(Pulled { installed, source })
     }
 
     /// Deletes every stored form of a model. Files that another model uses stay.

@@ -86,7 +86,7 @@ pub struct ArtifactRecord {
     pub quant: String,
     /// The model digest: over the role and content of every file that an engine is given.
     pub digest: Sha256Digest,
-    /// The source that it came from: `pypi`, `hf` or `local`.
+    /// The source that it came from: `pypi`, `hf`, `local`, or `store` for files that lay here without a record.
     pub source: String,
     /// The files for the engine, in the catalog record's order.
     pub files: Vec<ArtifactFile>,

