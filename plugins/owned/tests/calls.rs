@@ -5,11 +5,11 @@ mod zoo;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, mpsc};
 
-use zoo::{bits, embed, load, try_embed};
 use synapse_owned::artifact::modules::Pooling;
 use synapse_owned::engine::{Batch, CallControl, Engine};
 use synapse_owned::error::OwnedError;
 use synapse_owned::kernel::isa::{Isa, Kernels};
+use zoo::{bits, embed, load, try_embed};
 
 /// The slowest kernels, so that small models have many checkpoints.
 fn portable() -> Engine {

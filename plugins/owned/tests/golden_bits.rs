@@ -13,7 +13,11 @@ use synapse_owned::engine::Engine;
 use synapse_owned::kernel::isa::Kernels;
 
 /// (instruction set, numeric version, FNV-1a over the bits of every fixture vector).
-const GOLDEN: [(&str, &str, u64); 3] = [("portable", "1", 0x84f5_de99_b1e0_147b), ("avx2", "1", 0x84f5_de99_b1e0_147b), ("avx512", "1", 0x84f5_de99_b1e0_147b)];
+const GOLDEN: [(&str, &str, u64); 3] = [
+    ("portable", "1", 0x84f5_de99_b1e0_147b),
+    ("avx2", "1", 0x84f5_de99_b1e0_147b),
+    ("avx512", "1", 0x84f5_de99_b1e0_147b),
+];
 
 /// Proves FPR-03.
 #[test]

@@ -2,11 +2,11 @@
 
 mod zoo;
 
-use zoo::{bits, embed, load};
 use proptest::prelude::*;
 use synapse_owned::artifact::modules::Pooling;
 use synapse_owned::engine::{Batch, Engine};
 use synapse_owned::kernel::isa::{Isa, Kernels};
+use zoo::{bits, embed, load};
 
 /// Proves ENG-02.
 #[test]

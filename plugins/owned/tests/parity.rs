@@ -4,10 +4,10 @@ mod zoo;
 
 use std::io::Write;
 
-use zoo::{embed, max_abs, oracle, widened};
 use synapse_owned::artifact::modules::Pooling;
 use synapse_owned::engine::Engine;
 use synapse_owned::kernel::isa::{Isa, Kernels};
+use zoo::{embed, max_abs, oracle, widened};
 
 /// Proves ENG-02.
 #[test]
