@@ -12,10 +12,13 @@
 pub mod config;
 #[cfg(test)]
 mod golden;
+#[cfg(test)]
+mod hang_bound;
 pub mod job;
 pub mod lane;
 pub mod log;
 pub mod models;
+pub mod offline;
 pub mod paths;
 pub mod plugins;
 pub mod rpc;

@@ -231,6 +231,9 @@ pub fn private_dir(path: &Path) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
+    /// Variables, a platform, and the path that follows.
+    type Case = (&'static [(&'static str, &'static str)], Platform, Option<&'static str>);
+
     fn environment(pairs: &[(&str, &str)]) -> Environment {
         pairs
             .iter()
@@ -241,7 +244,7 @@ mod tests {
     /// Proves PLAT-05.
     #[test]
     fn data_dir_follows_the_environment() {
-        let cases: &[(&[(&str, &str)], Platform, Option<&str>)] = &[
+        let cases: &[Case] = &[
             (
                 &[("XDG_DATA_HOME", "/x"), ("HOME", "/h")],
                 Platform::Linux,

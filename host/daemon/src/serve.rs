@@ -108,7 +108,12 @@ pub async fn serve(options: ServeOptions) -> Result<(), StartError> {
     surroundings.flag.clone_from(&options.socket);
     surroundings.data_dir_flag.clone_from(&options.data_dir);
     let root = surroundings.data_dir().ok_or(SocketPathError::NoPlace)?;
-    let data = DataDir::new(std::path::absolute(&root).unwrap_or(root));
+    // A data directory behind a link is the directory that the link names.
+    let root = root
+        .canonicalize()
+        .or_else(|_| std::path::absolute(&root))
+        .unwrap_or(root);
+    let data = DataDir::new(root);
     open_log(&environment, &data, options.log_to_stderr)?;
     let outcome = run(options, &environment, &surroundings, data).await;
     if let Err(error) = &outcome {
@@ -166,6 +171,7 @@ async fn run(
     let _lease = Lease::take(data.root(), &data.lock())?;
     let mut signals = Signals::install().map_err(StartError::Signals)?;
 
+    raise_descriptor_limit();
     let tasks = Tasks::new(Handle::current());
     let socket = surroundings.socket()?;
     let chosen = surroundings.flag.is_none() && surroundings.synapse_socket.is_none();
@@ -275,6 +281,17 @@ fn queue_depth(daemon: &Daemon) -> usize {
         .iter()
         .map(|lane| lane.load.interactive_waiting + lane.load.bulk_waiting)
         .sum()
+}
+
+/// Allows this process as many descriptors as the system lets it take: each connection needs one, two while it is
+/// half closed, and the usual soft limit is 1,024.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(target: "synapse", "the limit of open files stays as it is: {error}");
+    }
 }
 
 /// How models are fetched. `HF_ENDPOINT` is the hub's own variable for a mirror; `SYNAPSE_PYTHON` and

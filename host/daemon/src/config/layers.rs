@@ -278,6 +278,9 @@ mod tests {
 
     use super::*;
 
+    /// Variables, a platform, and the path that follows.
+    type Case = (&'static [(&'static str, &'static str)], Platform, Option<&'static str>);
+
     fn environment(pairs: &[(&str, &str)]) -> Environment {
         pairs
             .iter()
@@ -288,7 +291,7 @@ mod tests {
     /// Proves CONF-02.
     #[test]
     fn user_file_follows_the_environment() {
-        let cases: &[(&[(&str, &str)], Platform, Option<&str>)] = &[
+        let cases: &[Case] = &[
             (
                 &[("XDG_CONFIG_HOME", "/x"), ("HOME", "/h")],
                 Platform::Linux,

@@ -87,15 +87,17 @@ settings! {
         /// Models that are loaded at start, each by a job of its own (CONF-06). The environment variable
         /// `SYNAPSE_PRELOAD_MODELS` of old has no effect.
         preload_models: Vec<String> = Vec::new(), Project;
-        /// Gate: the operations that administer aliases (CONF-08).
+        /// Gate: the operations that administer aliases (CONF-08). This version has none yet.
         alias_admin_enabled: bool = false, Machine;
-        /// Gate: grammars in text generation (CONF-10).
+        /// Gate: grammars in text generation (CONF-10). This version generates no text yet.
         grammar_enabled: bool = false, Machine;
-        /// Gate: observations of certification runs; off in ordinary serving (CONF-16).
+        /// Gate: observations of certification runs; off in ordinary serving (CONF-16). This version certifies nothing
+        /// yet.
         certify_observation: bool = false, Machine;
-        /// The most tokens one text generation may ask for (CONF-09).
+        /// The most tokens one text generation may ask for (CONF-09). This version generates no text yet.
         microllm_max_tokens: u32 = 512, Project, 1..=1048576;
-        /// Bytes of model files that a garbage collection without a digest works down to (CONF-11).
+        /// Bytes of model files that a garbage collection without a digest works down to (CONF-11). This version collects
+        /// nothing by itself yet.
         cache_max_bytes: u64 = 53_687_091_200, Machine, 0..=9007199254740991;
     }
 
@@ -103,7 +105,8 @@ settings! {
     log: LogConfig {
         /// Seconds between two activity samples of the logger `synapse.perf`; 0 means no sampler (LOG-05).
         perf_interval_secs: u64 = 0, Project, 0..=86400;
-        /// Lines a second that are forwarded from one worker's output (LOG-06).
+        /// Lines a second that are forwarded from one worker's output (LOG-06). This version runs no engine in a worker
+        /// yet.
         worker_forward_lines_per_sec: u32 = 50, Project, 0..=100000;
     }
 
@@ -145,7 +148,7 @@ settings! {
         /// Bytes of all texts together.
         max_text_bytes: usize = 8_388_608, Machine, 1..=16777216;
         /// Bytes of one text; checked before it is tokenized, which cannot be interrupted.
-        max_item_bytes: usize = 2_097_152, Machine, 1..=16777216;
+        max_item_bytes: usize = 1_048_576, Machine, 1..=16777216;
         /// A batch of at most this many texts is interactive work.
         interactive_items: usize = 8, Machine, 0..=64;
         /// The most tokens that a text of an interactive batch may have.
@@ -198,14 +201,8 @@ settings! {
 
     /// Bringing model files to this machine.
     pull: PullConfig {
-        /// Milliseconds to reach a source.
-        connect_timeout_ms: u64 = 15_000, Machine, 100..=600000;
         /// Milliseconds without a byte after which a transfer is given up.
         idle_timeout_ms: u64 = 60_000, Machine, 100..=3600000;
-        /// Bytes of one file, whatever its record says.
-        max_file_bytes: u64 = 68_719_476_736, Machine, 1..=9007199254740991;
-        /// Bytes that must stay free on the disk after a pull.
-        min_free_bytes: u64 = 268_435_456, Machine, 0..=9007199254740991;
     }
 
     /// The end of the daemon.

@@ -404,6 +404,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
+    use crate::hang_bound::soon;
     use crate::service::ErrorCode;
 
     fn jobs(limits: JobsConfig) -> Jobs {
@@ -449,7 +450,7 @@ mod tests {
         });
         let (first, release, begun) = held(&jobs, "a");
         let (second, release_second, begun_second) = held(&jobs, "b");
-        begun.await.unwrap();
+        soon(begun).await.unwrap();
         assert_eq!(
             (state(&jobs, &first), state(&jobs, &second)),
             (wire::JobState::Running, wire::JobState::Queued)
@@ -457,13 +458,13 @@ mod tests {
         assert_eq!(jobs.counts(), wire::JobCounts { queued: 1, running: 1 });
         assert_eq!(jobs.live_models(JobKind::ModelLoad), ["a", "b"]);
         release.send(()).unwrap();
-        begun_second.await.unwrap();
+        soon(begun_second).await.unwrap();
         assert_eq!(
             (state(&jobs, &first), state(&jobs, &second)),
             (wire::JobState::Done, wire::JobState::Running)
         );
         release_second.send(()).unwrap();
-        jobs.idle().await;
+        soon(jobs.idle()).await;
         let newest_first: Vec<String> = jobs.list().into_iter().map(|view| view.job_id).collect();
         assert_eq!(newest_first, [second.to_string(), first.to_string()]);
         assert!(jobs.status(first.as_str()).unwrap().result.is_some());
@@ -473,7 +474,7 @@ mod tests {
     async fn the_same_work_is_one_job_while_it_lives() {
         let jobs = jobs(JobsConfig::default());
         let (first, release, begun) = held(&jobs, "a");
-        begun.await.unwrap();
+        soon(begun).await.unwrap();
         assert_eq!(
             jobs.start(JobKind::ModelLoad, "a", |_| async { done() }).unwrap(),
             first
@@ -484,7 +485,7 @@ mod tests {
             first
         );
         release.send(()).unwrap();
-        jobs.idle().await;
+        soon(jobs.idle()).await;
         assert_eq!(jobs.live(JobKind::ModelLoad, "a"), None);
         assert_ne!(
             jobs.start(JobKind::ModelLoad, "a", |_| async { done() }).unwrap(),
@@ -500,10 +501,10 @@ mod tests {
         });
         let (running, _release, begun) = held(&jobs, "a");
         let (waiting, _release_waiting, _) = held(&jobs, "b");
-        begun.await.unwrap();
+        soon(begun).await.unwrap();
         assert_eq!(jobs.cancel(waiting.as_str()).unwrap().state, wire::JobState::Cancelled);
         jobs.cancel(running.as_str()).unwrap();
-        jobs.idle().await;
+        soon(jobs.idle()).await;
         let view = jobs.cancel(running.as_str()).unwrap();
         assert_eq!(
             (view.state, view.error.unwrap().code),
@@ -524,7 +525,7 @@ mod tests {
         let panicked = jobs
             .start(JobKind::ModelPull, "c", |_| async { panic!("at the job") })
             .unwrap();
-        jobs.idle().await;
+        soon(jobs.idle()).await;
         assert_eq!(state(&jobs, &transient), wire::JobState::FailedTransient);
         assert_eq!(state(&jobs, &permanent), wire::JobState::FailedPermanent);
         let view = jobs.status(panicked.as_str()).unwrap();
@@ -547,9 +548,9 @@ mod tests {
         let refused = jobs.start(JobKind::ModelLoad, "c", |_| async { done() }).unwrap_err();
         assert_eq!(*refused.code(), ErrorCode::QueueFull);
         drop((release_a, release_b));
-        jobs.idle().await;
+        soon(jobs.idle()).await;
         let third = jobs.start(JobKind::ModelLoad, "c", |_| async { done() }).unwrap();
-        jobs.idle().await;
+        soon(jobs.idle()).await;
         assert_eq!(jobs.list().len(), 2, "the oldest finished job is forgotten");
         tokio::time::advance(Duration::from_secs(61)).await;
         assert_eq!(*jobs.status(third.as_str()).unwrap_err().code(), ErrorCode::UnknownJob);
@@ -568,7 +569,7 @@ mod tests {
                 Err(ServiceError::cancelled())
             })
             .unwrap();
-        seen.await.unwrap();
+        soon(seen).await.unwrap();
         let progress = jobs.status(id.as_str()).unwrap().progress;
         assert_eq!(
             (
@@ -583,6 +584,6 @@ mod tests {
         let refused = jobs.start(JobKind::ModelLoad, "b", |_| async { done() }).unwrap_err();
         assert_eq!(*refused.code(), ErrorCode::ShuttingDown);
         jobs.cancel_all();
-        jobs.idle().await;
+        soon(jobs.idle()).await;
     }
 }

@@ -12,6 +12,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::watch;
 
 use super::*;
+use crate::hang_bound::soon;
 
 /// Holds `embed.query` and `embed.batch`; `model.unload` panics.
 struct Held {
@@ -114,7 +115,7 @@ impl Client {
     async fn answer(&mut self) -> Value {
         let mut line = String::new();
         assert_ne!(
-            self.reader.read_line(&mut line).await.unwrap(),
+            soon(self.reader.read_line(&mut line)).await.unwrap(),
             0,
             "the connection was closed"
         );
@@ -129,7 +130,7 @@ impl Client {
     /// Waits until the daemon has closed the connection; gives what it still sent.
     async fn closed(&mut self) -> String {
         let mut rest = String::new();
-        self.reader.read_to_string(&mut rest).await.unwrap();
+        soon(self.reader.read_to_string(&mut rest)).await.unwrap();
         rest
     }
 
@@ -286,7 +287,7 @@ async fn cancelling_one_answers_both_and_leaves_the_others() {
     client
         .send(b"{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"request.cancel\",\"params\":{\"id\":1}}\n")
         .await;
-    let mut answers = vec![client.answer().await, client.answer().await];
+    let mut answers = [client.answer().await, client.answer().await];
     answers.sort_by_key(|answer| answer["id"].as_i64());
     assert_eq!((code(&answers[0]).1, &answers[0]["id"]), ("cancelled", &json!(1)));
     assert_eq!(
@@ -321,7 +322,7 @@ async fn a_half_closed_client_gets_its_answers() {
     client.held().release(1);
     assert_eq!(client.answer().await["id"], 1);
     assert_eq!(client.closed().await, "");
-    client.served.await.unwrap();
+    soon(client.served).await.unwrap();
 }
 
 #[tokio::test]
@@ -339,8 +340,8 @@ async fn a_vanished_client_cancels_what_it_asked_for() {
     } = client;
     drop((reader, writer));
     shared.dispatch.wait(3, 3).await;
-    served.await.unwrap();
-    shared.slots.idle().await;
+    soon(served).await.unwrap();
+    soon(shared.slots.idle()).await;
 }
 
 /// First a half-close, later the full one.
@@ -361,7 +362,7 @@ async fn a_half_closed_client_that_vanishes_later_cancels_too() {
     } = client;
     drop(reader);
     shared.dispatch.wait(1, 1).await;
-    served.await.unwrap();
+    soon(served).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -385,7 +386,7 @@ async fn a_client_that_does_not_read_is_closed() {
         client.request(id, "models.list").await;
     }
     client.held().wait(1, 1).await;
-    client.served.await.unwrap();
+    soon(client.served).await.unwrap();
 }
 
 #[tokio::test]
@@ -410,10 +411,10 @@ async fn a_stopping_daemon_refuses_new_work_and_answers_what_it_cancels() {
     assert_eq!(client.answer().await["id"], 3);
     client.shared.cancel_all.cancel();
     assert_eq!(client.answer().await["id"], 1);
-    client.shared.slots.idle().await;
+    soon(client.shared.slots.idle()).await;
     client.shared.close.cancel();
     assert_eq!(client.closed().await, "");
-    client.served.await.unwrap();
+    soon(client.served).await.unwrap();
 }
 
 #[tokio::test]

@@ -314,10 +314,16 @@ mod tests {
     #[test]
     fn a_lost_process_leaves_its_stage_and_its_last_words() {
         let mut failed = EngineError::new(EngineErrorCode::Crashed, EngineState::EngineBad, "the worker ended");
-        failed.crash = Some(Box::new(Crash { stage: "timeout", last_words: String::from("last line") }));
+        failed.crash = Some(Box::new(Crash {
+            stage: "timeout",
+            last_words: String::from("last line"),
+        }));
         let public = engine(&failed, Stage::Call);
         let facts = public.facts().unwrap();
-        assert_eq!((facts.stage.as_deref(), facts.tail.as_deref()), (Some("timeout"), Some("last line")));
+        assert_eq!(
+            (facts.stage.as_deref(), facts.tail.as_deref()),
+            (Some("timeout"), Some("last line"))
+        );
         let refused = EngineError::new(EngineErrorCode::Quarantined, EngineState::ModelBad, "three crashes");
         let public = engine(&refused, Stage::Call);
         assert_eq!(public.facts().unwrap().reason.as_deref(), Some("quarantined"));

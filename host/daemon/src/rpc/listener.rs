@@ -109,8 +109,10 @@ impl Listener {
                 Err(error) => {
                     // Usually no descriptor is left; one may be free when a connection has ended.
                     tracing::warn!(target: "synapse", "no connection could be accepted: {error}");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
+                    tokio::select! {
+                        () = stop.cancelled() => return,
+                        () = tokio::time::sleep(Duration::from_millis(100)) => continue,
+                    }
                 }
             };
             number += 1;

@@ -85,7 +85,7 @@ mod tests {
                 inline_items: 64,
                 inline_tokens: 8_192,
                 inline_text_bytes: 8 << 20,
-                max_text_bytes: 2 << 20,
+                max_text_bytes: 1 << 20,
                 default_deadline_ms: 30_000,
                 default_max_queue_ms: 5_000,
             }
