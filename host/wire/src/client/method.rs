@@ -11,11 +11,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 macro_rules! methods {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal, $status:literal;)*) => {
+    ($(#[doc = $doc:literal] $variant:ident = $name:literal, $status:literal;)*) => {
         /// Every operation of the client wire. A closed set: an unknown name is answered with -32601.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Method {
-            $($(#[$doc])* $variant,)*
+            $(#[doc = $doc] $variant,)*
         }
 
         impl Method {
@@ -26,6 +26,12 @@ macro_rules! methods {
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
+            }
+
+            /// What it does, in a sentence. The documentation's headline of the operation.
+            #[must_use]
+            pub const fn summary(self) -> &'static str {
+                match self { $(Self::$variant => $doc.trim_ascii(),)* }
             }
 
             /// Whether the operation answers from state in memory and therefore takes no slot of the connection's

@@ -1,0 +1,294 @@
+//! Writes and checks `docs/api/`: schemas, examples and the page made from them.
+//!
+//! Everything under `docs/api/` comes from the types of this crate and from the examples in `examples.rs`. This test
+//! fails where the committed files differ; `SYNAPSE_BLESS=1 cargo test -p synapse-wire` rewrites them, so a change of
+//! the wire is visible in review. The examples are typed values, so they cannot name a field that does not exist.
+
+mod examples;
+mod markdown;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use schemars::SchemaGenerator;
+use schemars::generate::SchemaSettings;
+use serde_json::{Value, json};
+use synapse_wire::client::{
+    EmbedBatchParams, EmbedQueryParams, ErrorObject, Id, Method, Operation, Stamp, Stamped, encode_error,
+    encode_request, encode_result, parse_params, parse_request, parse_response,
+};
+
+/// One operation with everything that is published about it.
+struct Documented {
+    method: Method,
+    /// A schema of `{params, result}`.
+    schema: Value,
+    examples: Vec<Example>,
+}
+
+/// A request and its answer, as lines.
+struct Example {
+    title: &'static str,
+    request: String,
+    response: String,
+}
+
+fn stamp() -> Stamp {
+    Stamp {
+        request_id: "7c-000012".to_owned(),
+        module_generation: 1_764_423_000,
+    }
+}
+
+fn line(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap().trim_end().to_owned()
+}
+
+fn document<O: Operation>(examples: Vec<(&'static str, O::Params, O::Result)>) -> Documented {
+    let mut generator = SchemaSettings::draft2020_12().into_generator();
+    let params = generator.subschema_for::<O::Params>();
+    let result = generator.root_schema_for::<Stamped<O::Result>>();
+    let examples = examples
+        .into_iter()
+        .map(|(title, params, result)| {
+            let id = Id::Number(1);
+            Example {
+                title,
+                request: line(encode_request(&id, O::METHOD.name(), &params).unwrap()),
+                response: line(encode_result(&id, &stamp(), &result).unwrap()),
+            }
+        })
+        .collect();
+    Documented {
+        method: O::METHOD,
+        schema: operation_schema(O::METHOD, generator, params.to_value(), result.to_value()),
+        examples,
+    }
+}
+
+/// One document for both: the shared types stand under `$defs` once.
+fn operation_schema(method: Method, mut generator: SchemaGenerator, params: Value, mut result: Value) -> Value {
+    let mut defs = generator.take_definitions(true);
+    if let Some(Value::Object(more)) = result.as_object_mut().and_then(|result| result.remove("$defs")) {
+        defs.extend(more);
+    }
+    if let Some(result) = result.as_object_mut() {
+        result.remove("$schema");
+        result.remove("title");
+    }
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": method.name(),
+        "description": method.summary(),
+        "type": "object",
+        "properties": {"params": params, "result": result},
+        "$defs": defs,
+    })
+}
+
+fn error_schema() -> Value {
+    let mut schema = SchemaSettings::draft2020_12()
+        .into_generator()
+        .into_root_schema_for::<ErrorObject>()
+        .to_value();
+    schema["title"] = json!("error");
+    schema
+}
+
+fn validator(schema: &Value) -> jsonschema::Validator {
+    jsonschema::draft202012::new(schema).unwrap()
+}
+
+/// The files of `docs/api/` by name.
+fn files() -> BTreeMap<String, String> {
+    let operations = examples::operations();
+    let mut files = BTreeMap::new();
+    for operation in &operations {
+        let name = operation.method.name();
+        files.insert(format!("{name}.schema.json"), pretty(&operation.schema));
+        let lines: String = operation
+            .examples
+            .iter()
+            .map(|example| format!("{}\n{}\n", example.request, example.response))
+            .collect();
+        files.insert(format!("examples/{name}.jsonl"), lines);
+    }
+    files.insert("error.schema.json".to_owned(), pretty(&error_schema()));
+    let errors: String = examples::errors()
+        .iter()
+        .map(|(_, id, error)| line(encode_error(id.as_ref(), error).unwrap()) + "\n")
+        .collect();
+    files.insert("examples/error.jsonl".to_owned(), errors);
+    files.insert("README.md".to_owned(), markdown::page(&operations, &error_schema()));
+    files
+}
+
+fn pretty(value: &Value) -> String {
+    serde_json::to_string_pretty(value).unwrap() + "\n"
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/api")
+}
+
+/// The names of the files under a folder, relative, with `/`.
+fn names(folder: &Path, prefix: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten() {
+        let entry = entry.unwrap();
+        let name = format!("{prefix}{}", entry.file_name().into_string().unwrap());
+        if entry.file_type().unwrap().is_dir() {
+            names.extend(self::names(&entry.path(), &format!("{name}/")));
+        } else {
+            names.push(name);
+        }
+    }
+    names
+}
+
+#[test]
+fn the_committed_documents_are_those_of_the_types() {
+    let (folder, files) = (folder(), files());
+    if std::env::var_os("SYNAPSE_BLESS").is_some_and(|value| value == "1") {
+        for name in names(&folder, "").iter().filter(|name| !files.contains_key(*name)) {
+            fs::remove_file(folder.join(name)).unwrap();
+        }
+        for (name, text) in &files {
+            let path = folder.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+    }
+    let mut wrong: Vec<String> = names(&folder, "")
+        .into_iter()
+        .filter(|name| !files.contains_key(name))
+        .collect();
+    for (name, text) in &files {
+        if fs::read_to_string(folder.join(name)).unwrap_or_default() != *text {
+            wrong.push(name.clone());
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "docs/api differs from the types in {wrong:?}; SYNAPSE_BLESS=1 cargo test -p synapse-wire --test api_docs rewrites it"
+    );
+}
+
+#[test]
+fn every_operation_is_documented_with_an_example() {
+    let documented: Vec<Method> = examples::operations()
+        .iter()
+        .map(|operation| operation.method)
+        .collect();
+    assert_eq!(documented, Method::ALL);
+    for operation in examples::operations() {
+        assert!(!operation.examples.is_empty(), "{} has no example", operation.method);
+    }
+}
+
+/// The schemas are checked by an independent implementation (`jsonschema`).
+///
+/// Proves API-12, API-13, API-14.
+#[test]
+fn the_examples_are_what_the_schemas_say() {
+    for operation in examples::operations() {
+        let validator = validator(&operation.schema);
+        for example in &operation.examples {
+            let request: Value = serde_json::from_str(&example.request).unwrap();
+            let response: Value = serde_json::from_str(&example.response).unwrap();
+            let pair = json!({"params": request["params"], "result": response["result"]});
+            let problems: Vec<String> = validator.iter_errors(&pair).map(|error| error.to_string()).collect();
+            assert!(problems.is_empty(), "{}: {problems:?}", operation.method);
+            for field in ["module_generation", "request_id"] {
+                assert!(!response["result"][field].is_null(), "{}: no {field}", operation.method);
+            }
+            assert!(parse_request(example.request.as_bytes()).is_ok());
+            assert!(parse_response(example.response.as_bytes()).is_ok());
+        }
+        if matches!(operation.method, Method::EmbedQuery) {
+            let required: Vec<&str> = operation.schema["properties"]["result"]["required"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter_map(Value::as_str)
+                .collect();
+            for field in [
+                "fingerprint",
+                "table_epoch",
+                "dims",
+                "provenance",
+                "vectors",
+                "real_token_counts",
+                "module_generation",
+                "equivalent_to",
+                "items",
+            ] {
+                assert!(required.contains(&field), "embed.query may leave out {field}");
+            }
+        }
+    }
+    let validator = validator(&error_schema());
+    for (title, _, error) in examples::errors() {
+        assert!(validator.is_valid(&serde_json::to_value(&error).unwrap()), "{title}");
+    }
+}
+
+/// A result that lacks what every reply carries, or a request with a field too many, does not pass.
+#[test]
+fn the_schemas_refuse_what_the_wire_refuses() {
+    for operation in examples::operations() {
+        let validator = validator(&operation.schema);
+        let example = &operation.examples[0];
+        let request: Value = serde_json::from_str(&example.request).unwrap();
+        let response: Value = serde_json::from_str(&example.response).unwrap();
+        let mut extra = json!({"params": request["params"]});
+        extra["params"]["colour"] = json!(1);
+        assert!(
+            !validator.is_valid(&extra),
+            "{} takes an unknown field",
+            operation.method
+        );
+        let mut unstamped = json!({"result": response["result"]});
+        assert!(validator.is_valid(&unstamped), "{}", operation.method);
+        unstamped["result"].as_object_mut().unwrap().remove("module_generation");
+        assert!(
+            !validator.is_valid(&unstamped),
+            "{} needs no module_generation",
+            operation.method
+        );
+        let mut newer = json!({"result": response["result"]});
+        newer["result"]["from_a_newer_daemon"] = json!([1]);
+        assert!(
+            validator.is_valid(&newer),
+            "{} forbids fields to come",
+            operation.method
+        );
+    }
+}
+
+/// Proves API-04.
+#[test]
+fn the_common_fields_stand_in_every_engine_operation() {
+    let fields = [
+        "deadline_ms",
+        "max_queue_ms",
+        "fail_if_not_ready",
+        "required_fingerprint",
+        "allow_equivalent",
+        "required_epoch",
+        "require_device",
+    ];
+    for schema in [
+        schemars::schema_for!(EmbedQueryParams),
+        schemars::schema_for!(EmbedBatchParams),
+    ] {
+        for field in fields {
+            assert!(!schema.as_value()["properties"][field].is_null(), "{field}");
+        }
+    }
+    let line = br#"{"jsonrpc":"2.0","id":1,"method":"embed.query","params":{"model":"m","text":"t","deadline":1}}"#;
+    let request = parse_request(line).unwrap();
+    let error = parse_params::<EmbedQueryParams>(request.params.as_deref()).unwrap_err();
+    assert!(error.0.contains("`deadline`"), "{error}");
+}
