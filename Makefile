@@ -3,7 +3,7 @@
 PROFILE ?= release
 TEST_PROFILE ?= ci
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-BINARIES := -p synapse -p synapse-worker -p synapse-owned -p synapse-reference
+BINARIES := -p synapse -p synapse-worker -p synapse-owned -p synapse-ort -p synapse-reference
 PYTHON ?= python3
 
 .PHONY: demo test test-long bench plugins docs lint clean
@@ -42,4 +42,4 @@ clean:
 setup:
 	@$(PYTHON) scripts/setup.py
 setup-model:
-	@$(PYTHON) scripts/setup.py model
+	@$(PYTHON) scripts/setup.py model onnxruntime

@@ -5,14 +5,17 @@ Usage: bundle.py PROFILE_DIR, after cargo built into that folder. Each bundle la
 its plugin.toml and its library; PROFILE_DIR/bundles/trust.toml promotes the abort-safe ones to run in-process.
 """
 
+import filecmp
 import pathlib
 import shutil
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-BUNDLES = ("owned", "reference")
-PROMOTED = ("owned",)
+BUNDLES = ("owned", "ort", "reference")
+PROMOTED = ("owned", "ort")
+# Private native libraries of a bundle, from the cache that scripts/setup.py fills.
+PRIVATE = {"ort": "native/onnxruntime-1.32.0/libonnxruntime.so.1.32.0"}
 SUFFIX = {"darwin": "dylib", "win32": "dll"}.get(sys.platform, "so")
 
 
@@ -28,9 +31,12 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)
         library = f"libsynapse_{name}.{SUFFIX}"
-        for source in (ROOT / "plugins" / name / "plugin.toml", built / library):
+        sources = [ROOT / "plugins" / name / "plugin.toml", built / library]
+        if name in PRIVATE:
+            sources.append(ROOT / ".synapse" / "cache" / PRIVATE[name])
+        for source in sources:
             target = folder / source.name
-            if not target.exists() or target.read_bytes() != source.read_bytes():
+            if not target.exists() or not filecmp.cmp(source, target, shallow=False):
                 shutil.copyfile(source, target)
             target.chmod(0o644)
     for name in PROMOTED:

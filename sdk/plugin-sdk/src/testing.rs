@@ -54,13 +54,23 @@ impl FakeHost {
     /// A host that refuses allocations beyond `budget` bytes.
     #[must_use]
     pub fn with_budget(budget: usize) -> Self {
+        Self::make(budget, &std::env::temp_dir())
+    }
+
+    /// A host whose bundle lies in `dir`, for plugins that bring private libraries.
+    #[must_use]
+    pub fn in_dir(dir: &Path) -> Self {
+        Self::make(1 << 30, dir)
+    }
+
+    fn make(budget: usize, dir: &Path) -> Self {
         Self(Box::leak(Box::new(HostState {
             started: Instant::now(),
             logs: Mutex::default(),
             metrics: Mutex::default(),
             charged: AtomicUsize::new(0),
             budget,
-            dir: std::env::temp_dir().to_string_lossy().into_owned(),
+            dir: dir.to_string_lossy().into_owned(),
         })))
     }
 
