@@ -58,7 +58,6 @@ fn artifact(folder: &Path) -> ArtifactFiles {
     }
 }
 
-/// Proves CACHE-08.
 #[test]
 fn every_bad_artifact_meets_its_verdict() {
     let engine = Engine::new(Kernels::preferred());

@@ -16,7 +16,6 @@ fn portable() -> Engine {
     Engine::new(Kernels::of(Isa::Portable).unwrap())
 }
 
-/// Proves ENG-02.
 #[test]
 fn bad_arguments_are_refused_by_name() {
     let engine = Engine::new(Kernels::preferred());
@@ -28,7 +27,8 @@ fn bad_arguments_are_refused_by_name() {
             .embed(&model, batch, 1, &zoo::GoOn, &mut out)
             .map_err(|error| error.to_string())
     };
-    let cases: [(&[i32], &[u32], &[i32], usize, &str); 11] = [
+    type Case<'c> = (&'c [i32], &'c [u32], &'c [i32], usize, &'c str);
+    let cases: [Case<'_>; 11] = [
         (&[1], &[], &[], 48, "offsets are empty"),
         (&[1], &[1, 1], &[], 48, "offsets run from 1"),
         (&[1], &[0, 2], &[], 48, "to the 1 tokens"),

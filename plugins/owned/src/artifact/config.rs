@@ -98,7 +98,7 @@ impl BertConfig {
             segments: fields.size("type_vocab_size", raw.type_vocab_size.as_ref(), LIMITS.width)?,
             layer_norm_eps: fields.eps("layer_norm_eps", raw.layer_norm_eps.as_ref())?,
         };
-        if config.hidden % config.heads != 0 {
+        if !config.hidden.is_multiple_of(config.heads) {
             return Err(fields.problem(format!(
                 "num_attention_heads {} does not divide hidden_size {}",
                 config.heads, config.hidden

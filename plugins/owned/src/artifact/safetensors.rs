@@ -271,7 +271,7 @@ fn check_entry(raw: &RawEntry) -> std::result::Result<Entry, String> {
         .iter()
         .try_fold(bits, |product, &dimension| product.checked_mul(dimension))
         .ok_or_else(|| format!("shape {:?} overflows", raw.shape))?;
-    if bits % 8 != 0 || bits / 8 != length {
+    if !bits.is_multiple_of(8) || bits / 8 != length {
         return Err(format!(
             "shape {:?} of {} takes {} bytes, data_offsets [{begin}, {end}] hold {length}",
             raw.shape,

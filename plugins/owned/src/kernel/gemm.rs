@@ -119,20 +119,20 @@ unsafe fn tile<L: Lanes, const R: usize, const P: usize>(call: &Gemm, row: usize
         let b = call.panels.add(panel * panel_stride);
         for k in 0..call.k {
             let mut columns = [L::splat(0.0); P];
-            for p in 0..P {
-                columns[p] = L::load(b.add(p * panel_stride + k * LANES));
+            for (p, column) in columns.iter_mut().enumerate() {
+                *column = L::load(b.add(p * panel_stride + k * LANES));
             }
-            for r in 0..R {
+            for (r, row) in sums.iter_mut().enumerate() {
                 let value = L::splat(*a.add(r * call.a_stride + k));
-                for p in 0..P {
-                    sums[r][p] = value.fma(columns[p], sums[r][p]);
+                for (sum, &column) in row.iter_mut().zip(&columns) {
+                    *sum = value.fma(column, *sum);
                 }
             }
         }
         let out = call.out.add(row * call.out_stride + column);
-        for r in 0..R {
-            for p in 0..P {
-                sums[r][p].store(out.add(r * call.out_stride + p * LANES));
+        for (r, row) in sums.iter().enumerate() {
+            for (p, sum) in row.iter().enumerate() {
+                sum.store(out.add(r * call.out_stride + p * LANES));
             }
         }
         finish::<L, R, P>(call, row, column, out);

@@ -11,7 +11,7 @@ const ROUND: f32 = 12_582_912.0;
 /// Below this the exponential is treated as that of this value (about 1e-38): its own would be subnormal.
 const EXP_LOWEST: f32 = -87.3;
 /// ln 2 in two parts; products of the first with integers below 2¹⁵ are exact.
-const LN2_HIGH: f32 = 0.693_359_375;
+const LN2_HIGH: f32 = 355.0 / 512.0;
 const LN2_LOW: f32 = -2.121_944_4e-4;
 /// (eʳ − 1 − r) ÷ r² on |r| ≤ ln 2 ÷ 2, ascending powers; relative error of eʳ 3.1e-9 before rounding.
 const EXP_TERMS: [f32; 5] = [0.499_999_94, 0.166_665_2, 0.041_668_393, 0.008_368_781, 0.001_381_446_6];
@@ -19,7 +19,7 @@ const EXP_TERMS: [f32; 5] = [0.499_999_94, 0.166_665_2, 0.041_668_393, 0.008_368
 /// erf(z) = z·P(z²) ÷ Q(z²) on |z| ≤ 3.9375; relative error 2e-8 before rounding.
 const ERF_LIMIT: f32 = 3.9375;
 const ERF_P: [f32; 6] = [
-    1.128_379_1,
+    std::f32::consts::FRAC_2_SQRT_PI,
     0.191_072_99,
     0.052_822_34,
     0.003_790_375,

@@ -247,8 +247,7 @@ mod tests {
         }));
         assert!(outcome.is_err());
         let ran = AtomicUsize::new(0);
-        team.run(2, &|_| _ = ran.fetch_add(1, Ordering::SeqCst), || {})
-            .unwrap();
+        team.run(2, &|_| _ = ran.fetch_add(1, Ordering::SeqCst), || {}).unwrap();
         assert_eq!(ran.load(Ordering::SeqCst), 2);
     }
 }

@@ -146,15 +146,12 @@ pub fn widened(vector: &[f32], normalized: bool) -> Vec<f64> {
 /// The largest difference of a component.
 pub fn max_abs(found: &[f64], expected: &[f64]) -> f64 {
     assert_eq!(found.len(), expected.len());
-    let differences = found
+    assert!(found.iter().all(|value| value.is_finite()), "a vector is not finite");
+    found
         .iter()
         .zip(expected)
-        .map(|(found, expected)| (found - expected).abs());
-    // `f64::max` drops NaN, which must not pass.
-    differences.fold(
-        0.0,
-        |worst, difference| if difference <= worst { worst } else { difference },
-    )
+        .map(|(found, expected)| (found - expected).abs())
+        .fold(0.0, f64::max)
 }
 
 /// The folder of shared data beside the repository, where there is one.
