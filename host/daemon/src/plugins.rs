@@ -126,6 +126,18 @@ impl PluginRegistry {
     }
 }
 
+#[cfg(test)]
+impl PluginRegistry {
+    /// Puts a ready bundle with its engine into the registry, for tests of what calls engines.
+    pub fn install(&self, bundle: Bundle, engine: Arc<dyn EmbedEngine>) {
+        let digest = bundle.digest.unwrap();
+        let slot = EngineSlot::new(bundle.id.clone(), digest, engine, Arc::downgrade(&self.inner));
+        lock(&self.inner.slots).insert(digest, Arc::new(slot));
+        let mut bundles = write(&self.inner.bundles);
+        *bundles = bundles.iter().cloned().chain([bundle]).collect();
+    }
+}
+
 impl Inner {
     /// Discovery, with the demotions of earlier runs laid over it.
     fn search(&self) -> Bundles {
@@ -213,13 +225,6 @@ impl EngineSlot {
             closed: OnceLock::new(),
             registry,
         }
-    }
-
-    /// A slot around any engine, for tests of what calls engines.
-    #[cfg(test)]
-    pub fn around(engine: Arc<dyn EmbedEngine>) -> Self {
-        let digest = BundleDigest(synapse_core::digest::sha256(b"test"));
-        Self::new("test".to_owned(), digest, engine, Weak::new())
     }
 
     /// The bundle's id.

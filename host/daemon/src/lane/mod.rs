@@ -71,6 +71,7 @@ pub struct Lane {
     /// Its id.
     pub profile_id: Sha256Digest,
     place: Mutex<Place>,
+    moved: tokio::sync::Notify,
     shapes: Mutex<Vec<(ServedShape, Sha256Digest)>>,
     origin: Instant,
     used_nanos: AtomicU64,
@@ -205,6 +206,7 @@ impl Lane {
                 failure: None,
                 since: Instant::now(),
             }),
+            moved: tokio::sync::Notify::new(),
             shapes: Mutex::new(Vec::new()),
             origin: Instant::now(),
             used_nanos: AtomicU64::new(0),
@@ -312,8 +314,21 @@ impl Lane {
             since: Instant::now(),
         };
         drop(place);
+        self.moved.notify_waiters();
         self.stamped_nanos.store(self.nanos(), Ordering::Relaxed);
         true
+    }
+
+    /// Waits until no unload is under way.
+    async fn settled(&self) {
+        loop {
+            // Made before the look, so that no move is missed.
+            let moved = self.moved.notified();
+            if self.place().state != LaneState::Unloading {
+                return;
+            }
+            moved.await;
+        }
     }
 
     /// Takes the loaded model out of a ready lane; from here on nothing new reaches it.

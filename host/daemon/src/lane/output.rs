@@ -60,7 +60,7 @@ mod tests {
         assert_eq!(serve(&[3.0, 4.0, 12.0], shape(2, false)), Ok(vec![3.0, 4.0]));
         // 2-3-6-7.
         let whole = serve(&[2.0, 3.0, 6.0], shape(3, true)).unwrap();
-        assert_eq!(whole, [2.0 / 7.0, 3.0 / 7.0, 6.0 / 7.0].map(|x: f64| x as f32));
+        assert_eq!(whole, [2.0_f32 / 7.0, 3.0 / 7.0, 6.0 / 7.0]);
     }
 
     #[test]

@@ -58,7 +58,6 @@ impl LaneState {
 mod tests {
     use super::LaneEvent as E;
     use super::LaneState as S;
-    use super::*;
 
     /// Proves SCHED-07.
     #[test]

@@ -78,6 +78,11 @@ impl Control {
         self.held_nanos.fetch_add(nanos, Ordering::AcqRel);
     }
 
+    /// The time held in this quantum so far.
+    pub(super) fn held(&self) -> Duration {
+        Duration::from_nanos(self.held_nanos.load(Ordering::Acquire))
+    }
+
     /// Takes the time held since the last call of this.
     pub(super) fn take_held(&self) -> Duration {
         Duration::from_nanos(self.held_nanos.swap(0, Ordering::AcqRel))

@@ -22,13 +22,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use synapse_core::engine::{CallContext, EngineError};
+use synapse_core::engine::CallContext;
 use synapse_core::schedule::{Call, Class, LaneLimits, LaneQueue, NotAdmitted, Step, Tick, Ticket, Withdrawn};
 use tokio::sync::oneshot;
 
 use super::control::Control;
 use super::pending::{CallError, Pending};
 use super::rate::Rate;
+use super::work::{Answered, CallSpec, Progress, Waiting, Work};
 use crate::task::{Tasks, panic_message};
 
 /// How one lane works.
@@ -44,51 +45,6 @@ pub struct ExecutorConfig {
     pub preemptible: bool,
     /// The longest hold of one quantum.
     pub max_hold: Duration,
-}
-
-/// What a call asks of the queue.
-#[derive(Clone, Copy, Debug)]
-pub struct CallSpec {
-    /// The request's number, for the engine's logs.
-    pub request: u64,
-    /// Interactive or bulk.
-    pub class: Class,
-    /// The last moment for its first quantum to start.
-    pub start_by: Instant,
-    /// The end of its caller's interest.
-    pub deadline: Instant,
-    /// Bytes that it holds until it is answered.
-    pub bytes: u64,
-}
-
-/// Whether a call is done after a quantum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// Another quantum follows.
-    More,
-    /// That was the last.
-    Done,
-}
-
-/// What a call does on the lane's thread.
-pub trait Work: Send + 'static {
-    /// What the caller gets.
-    type Output: Send + 'static;
-
-    /// Units of work (tokens) of the next quantum.
-    fn units(&self) -> u64;
-
-    /// Units of work of all quanta that are left.
-    fn units_left(&self) -> u64;
-
-    /// Runs the next quantum. Called on a plain thread, outside any lock.
-    ///
-    /// # Errors
-    /// The engine's error ends the call.
-    fn step(&mut self, ctx: &CallContext<'_>) -> Result<Progress, EngineError>;
-
-    /// What was made, after the last quantum.
-    fn finish(self) -> Self::Output;
 }
 
 /// Why a call was not admitted. Nothing changed.
@@ -233,46 +189,6 @@ impl Executor {
 impl Drop for Executor {
     fn drop(&mut self) {
         self.close("the lane is gone", true);
-    }
-}
-
-/// A call that waits for a slot.
-struct Waiting {
-    spec: CallSpec,
-    control: Arc<Control>,
-    work: Box<dyn AnyWork>,
-}
-
-/// [`Work`] with its way back to the caller, without its type.
-trait AnyWork: Send {
-    fn units(&self) -> u64;
-    fn units_left(&self) -> u64;
-    fn step(&mut self, ctx: &CallContext<'_>) -> Result<Progress, EngineError>;
-    fn answer(self: Box<Self>, outcome: Result<(), CallError>);
-}
-
-struct Answered<W: Work> {
-    work: W,
-    answer: oneshot::Sender<Result<W::Output, CallError>>,
-}
-
-impl<W: Work> AnyWork for Answered<W> {
-    fn units(&self) -> u64 {
-        self.work.units()
-    }
-
-    fn units_left(&self) -> u64 {
-        self.work.units_left()
-    }
-
-    fn step(&mut self, ctx: &CallContext<'_>) -> Result<Progress, EngineError> {
-        self.work.step(ctx)
-    }
-
-    fn answer(self: Box<Self>, outcome: Result<(), CallError>) {
-        let Self { work, answer } = *self;
-        // The caller may have left.
-        let _ = answer.send(outcome.map(|()| work.finish()));
     }
 }
 
@@ -495,24 +411,26 @@ impl Shared {
         }
     }
 
-    /// Holds a bulk call at its checkpoint while interactive work is there. Wakes on cancellation, on closing and
-    /// after `max_hold`; there is always a thread that is not held, since bulk leaves one slot free.
+    /// Holds a bulk call at its checkpoint while interactive work is there. Wakes on cancellation, on closing, and when
+    /// the quantum was held for `max_hold` in all; there is always a thread that is not held, since bulk leaves one
+    /// slot free.
     pub(super) fn give_way(&self, control: &Control) {
         let Some(max_hold) = self.hold else { return };
         if self.interactive.load(Ordering::Acquire) == 0 {
             return;
         }
         let began = Instant::now();
+        let allowed = max_hold.saturating_sub(control.held());
         let mut state = self.lock();
         loop {
             let held = began.elapsed();
             let nothing = self.interactive.load(Ordering::Acquire) == 0;
-            if nothing || held >= max_hold || control.is_cancelled() || self.closing.load(Ordering::Acquire) {
+            if nothing || held >= allowed || control.is_cancelled() || self.closing.load(Ordering::Acquire) {
                 break;
             }
             state = self
                 .interactive_done
-                .wait_timeout(state, max_hold - held)
+                .wait_timeout(state, allowed - held)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }

@@ -10,8 +10,10 @@ mod quanta;
 mod rate;
 #[cfg(test)]
 mod tests;
+mod work;
 
 pub use self::control::Control;
-pub use self::executor::{CallSpec, Executor, ExecutorConfig, ExecutorLoad, Progress, Refused, Work};
+pub use self::executor::{Executor, ExecutorConfig, ExecutorLoad, Refused};
 pub use self::pending::{CallError, Pending};
 pub use self::quanta::{QuantumBounds, cut};
+pub use self::work::{CallSpec, Progress, Work};

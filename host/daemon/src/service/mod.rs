@@ -9,10 +9,14 @@
 pub mod embed_batch;
 pub mod embed_query;
 mod embedding;
+#[cfg(test)]
+mod embedding_tests;
 pub mod health;
 pub mod job_cancel;
 pub mod job_list;
 pub mod job_status;
+#[cfg(test)]
+mod lane_tests;
 pub mod model_load;
 pub mod model_status;
 pub mod model_unload;
@@ -24,6 +28,8 @@ pub mod plugins_list;
 pub mod request_cancel;
 pub mod server_info;
 pub mod tokenize;
+#[cfg(test)]
+mod toy;
 
 pub use crate::rpc::context::RequestContext;
 pub use crate::rpc::error::ServiceError;
