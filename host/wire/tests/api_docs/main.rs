@@ -124,8 +124,20 @@ fn files() -> BTreeMap<String, String> {
     files
 }
 
+/// Indented, with keys in the order of their names whatever the features of serde_json in this build.
 fn pretty(value: &Value) -> String {
-    serde_json::to_string_pretty(value).unwrap() + "\n"
+    serde_json::to_string_pretty(&sorted(value)).unwrap() + "\n"
+}
+
+fn sorted(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let by_name: BTreeMap<&String, Value> = fields.iter().map(|(name, field)| (name, sorted(field))).collect();
+            json!(by_name)
+        }
+        Value::Array(items) => items.iter().map(sorted).collect(),
+        other => other.clone(),
+    }
 }
 
 fn folder() -> PathBuf {

@@ -34,7 +34,11 @@ pub fn page(operations: &[Documented], error: &Value) -> String {
     }
     errors(&mut page, error);
     page.push_str("\n## Types\n\nShared by several operations.\n");
-    for (name, schema) in &types {
+    // Params and results have their tables above.
+    for (name, schema) in types
+        .iter()
+        .filter(|(name, _)| !name.ends_with("Params") && *name != "EmbedReply")
+    {
         type_section(&mut page, name, schema);
     }
     page
@@ -155,17 +159,21 @@ fn alternatives(schema: &Value) -> Option<&Vec<Value>> {
     schema["anyOf"].as_array()
 }
 
+/// The fields of an object, the ones that are always there first, then by name.
 fn fields(schema: &Value) -> Vec<(&String, &Value)> {
-    schema["properties"].as_object().into_iter().flatten().collect()
+    let required = required(schema);
+    let mut fields: Vec<_> = schema["properties"].as_object().into_iter().flatten().collect();
+    fields.sort_by_key(|(name, _)| (!required.contains(&name.as_str()), *name));
+    fields
+}
+
+fn required(schema: &Value) -> Vec<&str> {
+    let names = schema["required"].as_array().into_iter().flatten();
+    names.filter_map(Value::as_str).collect()
 }
 
 fn table(page: &mut String, schema: &Value, required_heading: &str) {
-    let required: Vec<&str> = schema["required"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .collect();
+    let required = required(schema);
     writeln!(
         page,
         "| field | type | {required_heading} | meaning |\n|---|---|---|---|"
