@@ -74,7 +74,7 @@ pub(crate) fn scan(worker: &Path, dir: &Path, bound: Duration) -> Scan {
                 "the describing process was ended from outside by signal {signal}"
             )),
             None => Scan::Crashed(format!(
-                "the library crashed while it was loaded: {}{stderr}",
+                "the library crashed while it was loaded and described: {}{stderr}",
                 finished.status
             )),
         },

@@ -68,12 +68,12 @@ fn in_folder(folder: &Path) -> std::io::Result<Vec<Candidate>> {
             continue;
         }
         let refusal = if kind.is_symlink() {
-            let message = "is a symbolic link; copy the bundle's folder into the plugin folder instead";
+            let message = "the entry is a symbolic link; copy the bundle's folder into the plugin folder instead";
             Some(Refusal::new(RefusalReason::Symlink, message))
         } else if kind.is_dir() {
             place.clone()
         } else if is_library_name(&name) {
-            let message = "is a loose library; a bundle is a folder with plugin.toml and the library in it";
+            let message = "the entry is a loose library; a bundle is a folder with plugin.toml and the library in it";
             Some(Refusal::new(RefusalReason::NotABundle, message))
         } else {
             // A README or an archive beside the bundles is nobody's fault.

@@ -14,7 +14,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, StatVfsMountFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use sha2::{Digest as _, Sha256};
 use synapse_core::digest::Sha256Digest;
 
@@ -77,8 +77,7 @@ impl StagingFolder {
             return Err(io(create)(source));
         }
         rustix::fs::fchmod(&folder, Mode::RWXU).map_err(|error| io(create)(error.into()))?;
-        let mount = rustix::fs::fstatvfs(&folder).map_err(|error| io(create)(error.into()))?;
-        check_exec(path, mount.f_flag)?;
+        check_exec(path, is_noexec(&folder).map_err(io(create))?)?;
         let this = Self {
             path: path.canonicalize().map_err(io(create))?,
             max_bytes,
@@ -165,11 +164,25 @@ impl StagingFolder {
     }
 }
 
-fn check_exec(path: &Path, flags: StatVfsMountFlags) -> Result<(), LoaderError> {
-    if flags.contains(StatVfsMountFlags::NOEXEC) {
+fn check_exec(path: &Path, noexec: bool) -> Result<(), LoaderError> {
+    if noexec {
         return Err(LoaderError::NoExec { path: path.to_owned() });
     }
     Ok(())
+}
+
+/// Whether the folder's file system forbids running code from it.
+#[cfg(target_os = "linux")]
+fn is_noexec(folder: &OwnedFd) -> io::Result<bool> {
+    let mount = rustix::fs::fstatvfs(folder)?;
+    Ok(mount.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC))
+}
+
+/// Other systems do not say; there the library's loading fails with the system's words.
+#[cfg(not(target_os = "linux"))]
+#[expect(clippy::unnecessary_wraps, reason = "the signature of the system that can say")]
+fn is_noexec(_folder: &OwnedFd) -> io::Result<bool> {
+    Ok(false)
 }
 
 /// The digest of a bundle: SHA-256 over one line `SHA256  PATH` per file, sorted by path.
@@ -558,8 +571,8 @@ mod tests {
         std::fs::create_dir_all(path.join(".incoming-1-1/lib")).unwrap();
         let folder = StagingFolder::open(&path, 1000).unwrap();
         assert_eq!(std::fs::read_dir(&folder.path).unwrap().count(), 0);
-        let error = check_exec(&path, StatVfsMountFlags::NOEXEC | StatVfsMountFlags::NOSUID).unwrap_err();
+        let error = check_exec(&path, true).unwrap_err();
         assert!(error.to_string().contains("mounted noexec"), "{error}");
-        check_exec(&path, StatVfsMountFlags::NOSUID).unwrap();
+        check_exec(&path, false).unwrap();
     }
 }

@@ -5,6 +5,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod zoo;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;

@@ -65,6 +65,30 @@ fn set_mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
 }
 
+/// Proves ENG-14: a folder full of faults is listed, each with its own reason, and the good bundle among them serves.
+#[test]
+fn a_folder_full_of_faults() {
+    let stage = stage();
+    let exhibits = synapse_faults::zoo::lay_out(&stage);
+    // The bound is met by the bundle that hangs, so it is short; what it says about a slow machine is not asserted.
+    let loader = stage.loader(Arc::new(MemoryOnly::default()), Duration::from_secs(5));
+    let found: Vec<_> = loader.discover().iter().map(exhibit).collect();
+    let expected: Vec<_> = exhibits
+        .iter()
+        .map(|row| (row.id.to_owned(), row.status, row.reason))
+        .collect();
+    assert_eq!(found, expected);
+    assert!(exhibits.len() > 12);
+}
+
+fn exhibit(bundle: &synapse_loader::Bundle) -> (String, &'static str, Option<RefusalReason>) {
+    let reason = match &bundle.status {
+        BundleStatus::Refused { reason, .. } => Some(*reason),
+        _ => None,
+    };
+    (bundle.id.clone(), bundle.status.name(), reason)
+}
+
 /// Proves ENG-14: faults of the files, each refused for its own reason.
 #[test]
 fn faults_of_the_manifest() {

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod daemon;
 mod discovery;
 mod engine;
 mod worker;
