@@ -3,6 +3,7 @@
 //! Owns the folders below cargo's folder for temporary test files; what is built stays there for the next run.
 
 use std::{
+    env::consts::{DLL_PREFIX, DLL_SUFFIX},
     fs,
     path::{Path, PathBuf},
     sync::OnceLock,
@@ -145,7 +146,7 @@ impl Variant {
                 tail.into_iter().rev().collect::<Vec<_>>().join("\n")
             ));
         }
-        let file = format!("libabi_{}.so", self.name().trim_start_matches("abi-"));
+        let file = format!("{DLL_PREFIX}{}{DLL_SUFFIX}", self.name().replace('-', "_"));
         Ok(target.join("debug").join(file))
     }
 }

@@ -124,6 +124,7 @@ impl<E: Embedder> Drop for EmbedShim<E> {
     fn drop(&mut self) {
         // After a panic nothing of the engine is sound to run, destructors included: it is left where it is.
         if self.core.guard.is_bad() {
+            self.core.models.abandon();
             return;
         }
         let _ = contain("drop", || {

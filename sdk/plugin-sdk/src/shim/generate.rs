@@ -97,6 +97,7 @@ impl<E: Generator> Drop for GenerateShim<E> {
     fn drop(&mut self) {
         // As for embed engines: after a panic not even destructors run.
         if self.core.guard.is_bad() {
+            self.core.models.abandon();
             return;
         }
         let _ = contain("drop", || {

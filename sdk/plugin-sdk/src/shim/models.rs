@@ -94,6 +94,13 @@ impl<M> Models<M> {
         let models = std::mem::take(&mut *self.loaded.write().unwrap_or_else(PoisonError::into_inner));
         drop(models);
     }
+
+    /// Empties the table without running any model's destructor: the memory stays taken until the process ends.
+    pub(super) fn abandon(&self) {
+        std::mem::forget(std::mem::take(
+            &mut *self.loaded.write().unwrap_or_else(PoisonError::into_inner),
+        ));
+    }
 }
 
 fn unknown(model: ModelRef) -> Error {

@@ -95,6 +95,7 @@ impl<E: Reranker> Drop for RerankShim<E> {
     fn drop(&mut self) {
         // As for embed engines: after a panic not even destructors run.
         if self.core.guard.is_bad() {
+            self.core.models.abandon();
             return;
         }
         let _ = contain("drop", || {
