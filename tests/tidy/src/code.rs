@@ -67,7 +67,9 @@ pub fn lines_with(code: &str, word: &str) -> Vec<usize> {
         line.match_indices(word).any(|(at, _)| {
             let before = line[..at].chars().next_back();
             let after = line[at + word.len()..].chars().next();
-            !(part(before) && part(word.chars().next())) && !(part(after) && part(word.chars().next_back()))
+            let joined_before = part(before) && part(word.chars().next());
+            let joined_after = part(after) && part(word.chars().next_back());
+            !joined_before && !joined_after
         })
     };
     code.lines()

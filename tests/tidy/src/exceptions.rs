@@ -52,4 +52,14 @@ pub const EXCEPTIONS: &[Exception] = &[
         "host/daemon/src/rpc/error.rs",
         "one table of all public errors, from which the docs are generated",
     ),
+    except(
+        "sleeps",
+        "host/daemon/src/worker/tests.rs",
+        "a scripted worker that is silent on a real socket for part of a window",
+    ),
+    except(
+        "length",
+        "host/daemon/src/worker/supervisor.rs",
+        "one state machine, of a worker's generations, read as a whole",
+    ),
 ];

@@ -56,16 +56,19 @@ impl fmt::Display for Violation {
 /// Every violation of every rule, before exceptions, in order of rule and place.
 #[must_use]
 pub fn violations(tree: &Tree) -> Vec<Violation> {
-    let rules: [fn(&Tree) -> Vec<Violation>; 16] = [
+    let rules: [fn(&Tree) -> Vec<Violation>; 19] = [
         arrows::allowed,
         arrows::names,
         arrows::outside,
+        arrows::lints,
         places::sql,
         places::spawning,
         places::processes,
         places::unsafe_code,
         places::json,
         places::purity,
+        places::reasons,
+        places::sleeps,
         files::headers,
         files::length,
         files::names,

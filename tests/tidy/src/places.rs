@@ -1,6 +1,6 @@
-//! Which words may stand where: SQL, threads, processes, `unsafe`, JSON, clocks.
+//! Which words may stand where: SQL, threads, processes, `unsafe`, JSON, clocks, sleeps, lints switched off.
 //!
-//! State: none. The rules read product code: comments, literals and tests do not count.
+//! State: none. Comments and literals never count; most rules do not read tests either.
 
 use crate::Violation;
 use crate::code::{code_only, lines_with, product_code};
@@ -161,4 +161,54 @@ pub fn purity(tree: &Tree) -> Vec<Violation> {
     product(tree, "host/core/src/")
         .flat_map(|(path, code)| words("purity", path, &code, &WORDS, message))
         .collect()
+}
+
+/// A lint is switched off with a reason or not at all.
+pub fn reasons(tree: &Tree) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (path, text) in tree.rust() {
+        let code = code_only(text);
+        for opening in ["[allow(", "[expect("] {
+            for (at, _) in code.match_indices(opening) {
+                let attribute = code[at..]
+                    .split_once(")]")
+                    .map_or(&code[at..], |(attribute, _)| attribute);
+                if !attribute.contains("reason") {
+                    let line = code[..at].lines().count();
+                    let message = format!("{opening}…)] without a reason");
+                    found.push(Violation::new("reasons", path, line, message));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Tests wait for events, never for time to pass: a pause stands in a loop that polls for one.
+pub fn sleeps(tree: &Tree) -> Vec<Violation> {
+    /// How far above a pause its loop may open.
+    const REACH: usize = 12;
+    let mut found = Vec::new();
+    for (path, text) in tree.rust() {
+        let (code, product) = (code_only(text), product_code(text));
+        let lines: Vec<&str> = code.lines().collect();
+        for word in ["thread::sleep", "time::sleep"] {
+            let in_product = if is_test_file(path) {
+                Vec::new()
+            } else {
+                lines_with(&product, word)
+            };
+            for line in lines_with(&code, word) {
+                let above = &lines[line.saturating_sub(REACH)..line];
+                let polls = above
+                    .iter()
+                    .any(|line| line.contains("loop {") || line.contains("while "));
+                if !polls && !in_product.contains(&line) {
+                    let message = format!("{word} outside a polling loop: wait for the event, or pause tokio's time");
+                    found.push(Violation::new("sleeps", path, line, message));
+                }
+            }
+        }
+    }
+    found
 }

@@ -4,9 +4,11 @@ use synapse_tidy::exceptions::Exception;
 use synapse_tidy::tree::Tree;
 use synapse_tidy::{Violation, requirements, violations, without_exceptions};
 
+const LINTS: &str = "[lints]\nworkspace = true\n";
+
 /// A sound tree: one package per kind, a page, nothing else.
 fn sound() -> Vec<(&'static str, String)> {
-    let manifest = |name: &str, uses: &str| format!("[package]\nname = \"{name}\"\n[dependencies]\n{uses}");
+    let manifest = |name: &str, uses: &str| format!("{LINTS}[package]\nname = \"{name}\"\n[dependencies]\n{uses}");
     vec![
         (
             "docs/ARCHITECTURE.md",
@@ -146,7 +148,8 @@ fn faults_are_found() {
         ),
         ("headers", "host/core/src/a.rs", "use std::fmt;".into()),
         ("headers", "host/core/src/a.rs", "//! x".into()),
-        ("length", "host/core/src/a.rs", long),
+        ("length", "host/core/src/a.rs", long.clone()),
+        ("length", "tests/it/src/a.rs", long + &"\n".repeat(200)),
         ("names", "host/core/src/utils.rs", "//! A part of core.".into()),
         ("names", "host/core/src/lane_manager/a.rs", "//! A part of core.".into()),
         (
@@ -160,6 +163,11 @@ fn faults_are_found() {
             "//! A part of core.\nfn a() { todo!() }".into(),
         ),
         ("machine-paths", "scripts/a.py", format!("cd {work}")),
+        (
+            "machine-paths",
+            "docs/a.md",
+            ["/ho", "me/ada/models and /ho", "me/me/models"].concat(),
+        ),
         ("hosts", "scripts/a.py", format!("index = '{host}'")),
         ("map", "docs/ARCHITECTURE.md", "It has `host/gateway`.".into()),
         ("map", "docs/ARCHITECTURE.md", "It has `synapse-gateway`.".into()),
@@ -169,7 +177,10 @@ fn faults_are_found() {
             "```\nhost/\n  core/      decisions\n  gone/      nothing\n```".into(),
         ),
     ];
-    for (rule, path, text) in table {
+    for (rule, path, mut text) in table {
+        if path.ends_with(".toml") && rule != "lints" {
+            text.insert_str(0, LINTS);
+        }
         let found = judge(path, &text);
         let rules: Vec<&str> = found.iter().map(|violation| violation.rule).collect();
         assert_eq!(rules, [rule], "{path}: {text}\n{found:?}");
