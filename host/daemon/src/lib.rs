@@ -32,4 +32,4 @@ pub mod task;
 pub mod text;
 pub mod worker;
 
-pub use serve::{ServeOptions, StartError, serve};
+pub use serve::{ServeOptions, StartError, Stop, serve, serve_until};

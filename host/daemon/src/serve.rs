@@ -10,6 +10,7 @@
 //! finish for `shutdown.grace_ms`, is then cancelled and may end for `shutdown.cancel_ms`. A second signal cuts the
 //! first wait short.
 
+use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +55,7 @@ pub struct ServeOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The configuration is wrong; every problem is named.
-    #[error("the configuration is wrong:\n{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    #[error("the configuration is wrong: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Config(Vec<ConfigProblem>),
     /// No place for data or socket is known, or the socket's path is too long.
     #[error(transparent)]
@@ -103,10 +104,30 @@ impl StartError {
 /// # Errors
 /// [`StartError`]: what stopped the start; it is logged with its [`StartError::event`] where a log could be opened.
 pub async fn serve(options: ServeOptions) -> Result<(), StartError> {
-    let environment = Environment::of_this_process();
-    let mut surroundings = Surroundings::from_env(rustix::process::geteuid().as_raw());
-    surroundings.flag.clone_from(&options.socket);
-    surroundings.data_dir_flag.clone_from(&options.data_dir);
+    let signals = Signals::install().map_err(StartError::Signals)?;
+    serve_until(options, &Environment::of_this_process(), signals).await
+}
+
+/// What asks the daemon to stop.
+pub trait Stop: Send {
+    /// Waits until it is asked; a second time, until it is asked to hurry.
+    fn next(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+/// Runs the daemon in a given environment until `stop` ends it. Must be called within a multi-threaded tokio runtime.
+///
+/// # Errors
+/// As [`serve`].
+pub async fn serve_until(options: ServeOptions, environment: &Environment, stop: impl Stop) -> Result<(), StartError> {
+    let surroundings = Surroundings {
+        flag: options.socket.clone(),
+        synapse_socket: environment.get("SYNAPSE_SOCKET").map(PathBuf::from),
+        data_dir_flag: options.data_dir.clone(),
+        xdg_runtime_dir: environment.absolute("XDG_RUNTIME_DIR"),
+        xdg_data_home: environment.absolute("XDG_DATA_HOME"),
+        home: environment.absolute("HOME"),
+        uid: rustix::process::geteuid().as_raw(),
+    };
     let root = surroundings.data_dir().ok_or(SocketPathError::NoPlace)?;
     // A data directory behind a link is the directory that the link names.
     let root = root
@@ -114,17 +135,16 @@ pub async fn serve(options: ServeOptions) -> Result<(), StartError> {
         .or_else(|_| std::path::absolute(&root))
         .unwrap_or(root);
     let data = DataDir::new(root);
-    open_log(&environment, &data, options.log_to_stderr)?;
-    let outcome = run(options, &environment, &surroundings, data).await;
-    if let Err(error) = &outcome {
-        for line in error.to_string().lines() {
-            // Problems of the configuration have a logger of their own.
-            if matches!(error, StartError::Config(_)) {
-                tracing::error!(target: "synapse.config", event = error.event(), "{line}");
-            } else {
-                tracing::error!(target: "synapse", event = error.event(), "{line}");
+    open_log(environment, &data, options.log_to_stderr)?;
+    let outcome = run(options, environment, &surroundings, data, stop).await;
+    match &outcome {
+        Ok(()) => {}
+        Err(error @ StartError::Config(problems)) => {
+            for problem in problems {
+                tracing::error!(target: "synapse.config", event = error.event(), "{problem}");
             }
         }
+        Err(error) => tracing::error!(target: "synapse", event = error.event(), "{error}"),
     }
     outcome
 }
@@ -160,6 +180,7 @@ async fn run(
     environment: &Environment,
     surroundings: &Surroundings,
     data: DataDir,
+    mut asked: impl Stop,
 ) -> Result<(), StartError> {
     let platform = Platform::current();
     let project = options.project.clone().unwrap_or_else(|| PathBuf::from("."));
@@ -169,7 +190,6 @@ async fn run(
     }
     let config = resolved.config;
     let _lease = Lease::take(data.root(), &data.lock())?;
-    let mut signals = Signals::install().map_err(StartError::Signals)?;
 
     raise_descriptor_limit();
     let tasks = Tasks::new(Handle::current());
@@ -207,17 +227,17 @@ async fn run(
     preload(&daemon);
     sample_activity(&daemon, &shared);
 
-    signals.next().await;
+    asked.next().await;
     tracing::info!(target: "synapse", in_flight = shared.slots.in_flight(), "stopping");
     stop_accepting.cancel();
     // The listener's end removes the socket, so that the next client starts another daemon or says that none runs.
     let _ = accepting.await;
-    stop(&daemon, &shared, &mut signals).await;
+    stop(&daemon, &shared, &mut asked).await;
     Ok(())
 }
 
 /// Lets what is in flight finish, then cancels it, then closes every connection and ends every task.
-async fn stop(daemon: &Arc<Daemon>, shared: &Shared<Operations>, signals: &mut Signals) {
+async fn stop(daemon: &Arc<Daemon>, shared: &Shared<Operations>, asked: &mut impl Stop) {
     let ShutdownConfig { grace_ms, cancel_ms } = daemon.config.shutdown;
     let (grace, cancel) = (Duration::from_millis(grace_ms), Duration::from_millis(cancel_ms));
     shared.draining.cancel();
@@ -228,7 +248,7 @@ async fn stop(daemon: &Arc<Daemon>, shared: &Shared<Operations>, signals: &mut S
     tokio::select! {
         () = idle => {}
         () = tokio::time::sleep(grace) => {}
-        () = signals.next() => {}
+        () = asked.next() => {}
     }
     shared.cancel_all.cancel();
     daemon.jobs.cancel_all();
@@ -333,7 +353,9 @@ impl Signals {
             hang_up: signal(SignalKind::hangup())?,
         })
     }
+}
 
+impl Stop for Signals {
     /// Waits for the next of them.
     async fn next(&mut self) {
         tokio::select! {
