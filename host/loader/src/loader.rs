@@ -61,6 +61,8 @@ pub struct Loader {
     staging: StagingFolder,
     timed_out: Mutex<HashSet<BundleDigest>>,
     opened: Mutex<Opened>,
+    /// Held for a whole discovery: two at once would collect each other's copies.
+    discovery: Mutex<()>,
 }
 
 /// What this process holds; nothing is ever taken out.
@@ -99,6 +101,7 @@ impl Loader {
             staging,
             timed_out: Mutex::default(),
             opened: Mutex::default(),
+            discovery: Mutex::default(),
         })
     }
 
@@ -107,6 +110,7 @@ impl Loader {
     /// it is logged here. Copies that no bundle has any more are removed.
     #[must_use]
     pub fn discover(&self) -> Vec<Bundle> {
+        let _alone = self.discovery.lock().unwrap_or_else(PoisonError::into_inner);
         let mut round = Round {
             trusted: trust::read(&self.config.trust_file).map_err(|error| error.to_string()),
             sonames: self.opened().sonames.clone(),

@@ -50,7 +50,7 @@ fn wait_until_gone(pid: &str) {
 
 /// Proves WSUP-02, TEST-03: a child gets what is on the list and never the launch nonces, not even when told to.
 #[test]
-fn the_environment_is_an_allow_list() {
+fn stripped_child_environment_contains_neither_launch_nonce_variable() {
     let command = Command::new("/usr/bin/env")
         .env("ONE", "1")
         .env("SYNAPSE_LAUNCH_NONCE", "secret")

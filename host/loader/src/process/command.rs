@@ -137,3 +137,21 @@ impl Command {
         out
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves WSUP-02: the nonces stay here also when this process has them and a caller asks for them by mistake.
+    #[test]
+    fn nonces_are_never_inherited() {
+        let command = Command::new("x")
+            .inherit_env(NEVER[0])
+            .inherit_env("MINE")
+            .env(NEVER[1], "secret");
+        let environment = command.environment(|key| Some(key.to_owned()));
+        let names: Vec<_> = environment.keys().filter_map(|key| key.to_str()).collect();
+        assert!(names.contains(&"MINE") && names.contains(&"PATH"), "{names:?}");
+        assert!(!names.iter().any(|name| name.contains("NONCE")), "{names:?}");
+    }
+}

@@ -14,6 +14,13 @@ use std::path::{Path, PathBuf};
 
 use synapse_faults::Stage;
 
+/// Says that a test did not run, and why.
+fn skip(why: &str) {
+    use std::io::Write as _;
+    // Written past the test harness, which would hide it.
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
+}
+
 /// An empty place with the worker and the stress library that cargo built for this test.
 fn stage() -> Stage {
     Stage::new(worker(), &library())
