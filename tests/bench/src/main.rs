@@ -9,10 +9,12 @@
 //! | `{"op":"bulk","name":N,"threads":T}` | `{"seconds":S,"tokens":K}`: all items in calls of about 3,072 tokens |
 //! | `{"op":"single","name":N,"threads":T}` | `{"milliseconds":[…]}`: one call per item |
 //! | `{"op":"vector","ids":[…]}` | `{"vector":[…]}`, L2-normalised |
+//! | `{"op":"socket","path":P,"request":R,"ids":[…],"threads":T,"count":C}` | `{"engine_ms":[…],"socket_ms":[…]}`: an engine call and the request R over the daemon's socket, in turn |
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
-use std::io::{BufRead, Write};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -44,15 +46,36 @@ enum BenchError {
     /// A workload was not sent before.
     #[error("workload {0:?} is unknown; send it first")]
     UnknownWorkload(String),
+    /// The daemon did not answer with a vector.
+    #[error("the daemon answered {0}")]
+    Refused(String),
 }
 
 #[derive(Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 enum Command {
-    Workload { name: String, items: Vec<Vec<i32>> },
-    Bulk { name: String, threads: usize },
-    Single { name: String, threads: usize },
-    Vector { ids: Vec<i32> },
+    Workload {
+        name: String,
+        items: Vec<Vec<i32>>,
+    },
+    Bulk {
+        name: String,
+        threads: usize,
+    },
+    Single {
+        name: String,
+        threads: usize,
+    },
+    Vector {
+        ids: Vec<i32>,
+    },
+    Socket {
+        path: PathBuf,
+        request: String,
+        ids: Vec<i32>,
+        threads: usize,
+        count: usize,
+    },
 }
 
 #[derive(Serialize)]
@@ -62,6 +85,7 @@ enum Answer {
     Bulk { seconds: f64, tokens: usize },
     Single { milliseconds: Vec<f64> },
     Vector { vector: Vec<f32> },
+    Socket { engine_ms: Vec<f64>, socket_ms: Vec<f64> },
 }
 
 /// A host that never interrupts.
@@ -145,8 +169,39 @@ impl Peer {
                 vector.iter_mut().for_each(|value| *value /= norm);
                 Answer::Vector { vector }
             }
+            Command::Socket {
+                path,
+                request,
+                ids,
+                threads,
+                count,
+            } => {
+                let mut daemon = BufReader::new(UnixStream::connect(path)?);
+                let items = [ids];
+                let (mut engine_ms, mut socket_ms) = (Vec::new(), Vec::new());
+                for _ in 0..count {
+                    let start = Instant::now();
+                    self.embed(&items, threads)?;
+                    engine_ms.push(start.elapsed().as_secs_f64() * 1e3);
+                    let start = Instant::now();
+                    let reply = ask(&mut daemon, &request)?;
+                    socket_ms.push(start.elapsed().as_secs_f64() * 1e3);
+                    if !reply.contains("\"vectors\"") {
+                        return Err(BenchError::Refused(reply));
+                    }
+                }
+                Answer::Socket { engine_ms, socket_ms }
+            }
         })
     }
+}
+
+/// One request line to the daemon, one reply line back.
+fn ask(daemon: &mut BufReader<UnixStream>, request: &str) -> Result<String, std::io::Error> {
+    daemon.get_mut().write_all(format!("{request}\n").as_bytes())?;
+    let mut reply = String::new();
+    daemon.read_line(&mut reply)?;
+    Ok(reply)
 }
 
 fn main() -> Result<(), BenchError> {

@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""`make bench`: the owned engine and the daemon against named peers, alternating, written to docs/bench.
+
+Usage: run.py [--rounds N] [--scale F] [--skip-daemon]. Peers run one after another within a round, so that what else
+the machine does hits all of them; a round's ratio is what counts, absolute figures only show the scale.
+"""
+
+import argparse
+import datetime
+import pathlib
+import statistics
+import subprocess
+import sys
+
+import daemon
+import peers
+import places
+import workloads
+from report import Report, machine, ratio, spread
+
+PAGE = places.ROOT / "docs" / "bench" / "foundation.md"
+#: What the Foundation demands of owned ÷ onnxruntime in bulk.
+REQUIRED_RATIO = 0.5
+
+
+def build() -> pathlib.Path:
+    """Builds the peer and returns the folder of binaries."""
+    command = ["cargo", "build", "--locked", "--release", "-p", "synapse-bench"]
+    subprocess.run(command, cwd=places.ROOT, check=True)
+    return places.target() / "release"
+
+
+def measure(running: list[peers.Peer], work: dict, rounds: int) -> dict:
+    """Samples by (workload, threads, peer): tokens per second in bulk, else (p50, p99) in milliseconds."""
+    for peer in running:
+        for name, items in work.items():
+            peer.ask(op="workload", name=name, items=items)
+        peer.ask(op="single", name="w1", threads=2)
+    samples = {}
+    for number in range(rounds):
+        print(f"bench: round {number + 1} of {rounds}", flush=True)
+        for threads in (2, 1):
+            for name in work:
+                for peer in running if number % 2 == 0 else reversed(running):
+                    operation = "bulk" if name in ("w3", "w4") else "single"
+                    answer = peer.ask(op=operation, name=name, threads=threads)
+                    if operation == "bulk":
+                        sample = answer["tokens"] / answer["seconds"]
+                    else:
+                        taken = sorted(answer["milliseconds"])
+                        sample = (statistics.median(taken), taken[int(len(taken) * 0.99)])
+                    samples.setdefault((name, threads, peer.name), []).append(sample)
+    return samples
+
+
+def engine_tables(report: Report, samples: dict, names: list[str]) -> bool:
+    """Writes the engines' tables; says whether the required ratio was met (true without a peer)."""
+    met = True
+    for threads in (2, 1):
+        rows = []
+        for work, title in (("w3", "W3 tokens/s"), ("w4", "W4 tokens/s")):
+            of = {name: samples[work, threads, name] for name in names}
+            row = [title, *(spread(of[name], 0) for name in names)]
+            if "onnxruntime" in of:
+                factor = ratio(of["owned"], of["onnxruntime"])
+                met = met and (threads == 1 or factor >= REQUIRED_RATIO)
+                row.append(f"{factor:.2f} ×")
+            rows.append(row)
+        for work, title in (("w1", "W1"), ("w2", "W2")):
+            for place, label in ((0, "p50 ms"), (1, "p99 ms")):
+                of = {name: [pair[place] for pair in samples[work, threads, name]] for name in names}
+                row = [f"{title} {label}", *(spread(of[name], 2) for name in names)]
+                if "onnxruntime" in of:
+                    row.append(f"{ratio(of['owned'], of['onnxruntime']):.2f} ×")
+                rows.append(row)
+        report.text(f"## {threads} thread{'s' if threads > 1 else ''}")
+        report.table(["", *names, *(["owned ÷ onnxruntime"] if "onnxruntime" in names else [])], rows)
+    return met
+
+
+def main() -> None:
+    """Measures, prints and writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7, help="alternations (default 7)")
+    parser.add_argument("--scale", type=float, default=1.0, help="size of the workloads (default 1)")
+    parser.add_argument("--skip-daemon", action="store_true", help="measure the engines only")
+    options = parser.parse_args()
+
+    binaries = build()
+    model = places.model()
+    work, source = workloads.load(options.scale)
+    running = [peers.owned(binaries / "synapse-bench-owned", model)]
+    report = Report("Foundation: measured figures")
+    report.text(
+        f"Machine: {machine()}. {datetime.date.today()}, {options.rounds} alternating rounds, medians with (lowest–highest).",
+        f"Model: all-MiniLM-L6-v2, f32; token ids in, vectors out; {source} (tests/bench/workloads.py). "
+        f"The owned engine ran on {running[0].about['isa']}.",
+        "Written by `make bench`; the ratio of one row is the median of the rounds' ratios.",
+    )
+    if onnx := places.shared("data/minilm/model.onnx"):
+        running.append(peers.onnxruntime(onnx))
+        difference = peers.agree(*running, work["w2"][0])
+        if difference > 1e-5:
+            sys.exit(f"bench: the peers' vectors differ by {difference:.1e}: they do not run the same model")
+        report.text(f"onnxruntime {running[1].about['version']}; the two vectors of a text differ by {difference:.1e}.")
+    else:
+        report.text("onnxruntime: not measured, no model.onnx was found in shared/data/minilm beside the repository.")
+    samples = measure(running, work, options.rounds)
+    met = engine_tables(report, samples, [peer.name for peer in running])
+    if options.skip_daemon:
+        report.text("The daemon was not measured (`--skip-daemon`).")
+    else:
+        met = daemon.measure(report, running[0], binaries, model, options.rounds) and met
+    for peer in running:
+        peer.stop()
+    PAGE.parent.mkdir(parents=True, exist_ok=True)
+    PAGE.write_text(report.render())
+    print(report.render())
+    print(f"bench: written to {PAGE.relative_to(places.ROOT)}")
+    if not met:
+        sys.exit("bench: a required figure was missed, see the page")
+
+
+if __name__ == "__main__":
+    main()
