@@ -126,6 +126,14 @@ impl PluginRegistry {
     }
 }
 
+impl PluginRegistry {
+    /// Tells every opened bundle that the process ends. Blocks; no engine may be called afterwards, so every lane is
+    /// closed and its calls have ended.
+    pub fn shutdown(&self) {
+        self.inner.loader.shutdown();
+    }
+}
+
 #[cfg(test)]
 impl PluginRegistry {
     /// Puts a ready bundle with its engine into the registry, for tests of what calls engines.

@@ -259,6 +259,8 @@ async fn stop(daemon: &Arc<Daemon>, shared: &Shared<Operations>, asked: &mut imp
         tracing::warn!(target: "synapse", in_flight = shared.slots.in_flight(), "some work did not end in time");
     }
     shared.close.cancel();
+    let ending = Arc::clone(daemon);
+    drop(daemon.tasks.blocking("lanes-end", move || crate::lane::load::end(&ending)));
     let ended = daemon.tasks.drain(cancel).await;
     tracing::info!(target: "synapse", all_tasks_ended = ended, "stopped");
 }

@@ -20,12 +20,14 @@ pub fn run(global: &Global, serve: Serve) -> Result<(), CliError> {
         project: places.project,
         log_to_stderr: true,
     };
-    Builder::new_multi_thread()
+    let runtime = Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|error| CliError::io("starting the runtime", error))?
-        .block_on(synapse_daemon::serve(options))
-        .map_err(|error| refused(&error))
+        .map_err(|error| CliError::io("starting the runtime", error))?;
+    let outcome = runtime.block_on(synapse_daemon::serve(options));
+    // The daemon has waited for its work as long as its configuration says; what hangs ends with the process.
+    runtime.shutdown_background();
+    outcome.map_err(|error| refused(&error))
 }
 
 /// A wrong configuration or place is wrong usage; anything else is found on this machine.

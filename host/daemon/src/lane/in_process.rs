@@ -6,9 +6,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use synapse_core::engine::{CallContext, EngineError, LoadedModel, ModelRef, TokenBatch};
+use synapse_core::engine::{CallContext, EngineError, EngineErrorCode, EngineState, LoadedModel, ModelRef, TokenBatch};
 
 use crate::models::VerifiedArtifact;
 use crate::plugins::EngineSlot;
@@ -32,6 +33,16 @@ pub struct Loaded {
     pub artifact: VerifiedArtifact,
     /// How long the load took.
     pub load_time: Duration,
+    /// The engine gave the model up: no call may reach it any more, and it must be unloaded.
+    pub given_up: Arc<AtomicBool>,
+}
+
+impl Loaded {
+    /// Whether the engine gave the model up.
+    #[must_use]
+    pub fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Acquire)
+    }
 }
 
 /// One engine call's items, back to back.
@@ -84,6 +95,7 @@ pub struct EmbedWork {
     dims: usize,
     batches: VecDeque<Batch>,
     rows: Vec<Vec<f32>>,
+    given_up: Arc<AtomicBool>,
 }
 
 impl EmbedWork {
@@ -96,7 +108,36 @@ impl EmbedWork {
             dims: usize::try_from(loaded.model.dims).unwrap_or(usize::MAX),
             batches: batches.into(),
             rows: vec![Vec::new(); items],
+            given_up: Arc::clone(&loaded.given_up),
         }
+    }
+
+    fn call(&self, ctx: &CallContext<'_>, batch: &Batch, out: &mut [f32]) -> Result<(), EngineError> {
+        if self.given_up.load(Ordering::Acquire) {
+            let message = "the engine gave the model up in another call; it is loaded afresh";
+            return Err(EngineError::new(
+                EngineErrorCode::Internal,
+                EngineState::ModelBad,
+                message,
+            ));
+        }
+        let outcome = if let ([_], true) = (batch.items.as_slice(), batch.type_ids.is_empty()) {
+            self.engine.embed_one(ctx, self.model, &batch.ids, out)
+        } else {
+            let tokens = TokenBatch {
+                ids: &batch.ids,
+                offsets: &batch.offsets,
+                type_ids: &batch.type_ids,
+            };
+            self.engine.embed_batch(ctx, self.model, &tokens, out)
+        };
+        if outcome
+            .as_ref()
+            .is_err_and(|error| error.state == EngineState::ModelBad)
+        {
+            self.given_up.store(true, Ordering::Release);
+        }
+        outcome
     }
 }
 
@@ -118,16 +159,7 @@ impl Work for EmbedWork {
         };
         // What an engine leaves unwritten is caught by the finite check.
         let mut out = vec![f32::NAN; batch.items.len() * self.dims];
-        if let ([_], true) = (batch.items.as_slice(), batch.type_ids.is_empty()) {
-            self.engine.embed_one(ctx, self.model, &batch.ids, &mut out)?;
-        } else {
-            let tokens = TokenBatch {
-                ids: &batch.ids,
-                offsets: &batch.offsets,
-                type_ids: &batch.type_ids,
-            };
-            self.engine.embed_batch(ctx, self.model, &tokens, &mut out)?;
-        }
+        self.call(ctx, &batch, &mut out)?;
         for (&item, row) in batch.items.iter().zip(out.chunks_exact(self.dims.max(1))) {
             self.rows[item] = row.to_vec();
         }

@@ -58,10 +58,15 @@ pub async fn run(daemon: Arc<Daemon>, lane: Arc<Lane>, job: JobHandle) -> Result
         () = job.cancel().cancelled() => return Err(ServiceError::cancelled()),
         turn = lanes.inner.turn.lock() => turn,
     };
-    tokio::select! {
-        biased;
-        () = job.cancel().cancelled() => return Err(ServiceError::cancelled()),
-        () = lane.settled() => {}
+    loop {
+        tokio::select! {
+            biased;
+            () = job.cancel().cancelled() => return Err(ServiceError::cancelled()),
+            () = lane.settled() => {}
+        }
+        if !unload_if(&daemon, &lane, Loaded::is_given_up).await? {
+            break;
+        }
     }
     match lane.standing() {
         super::Standing::Ready(loaded) => return Ok(outcome(&lane, &loaded)),
@@ -177,6 +182,7 @@ fn load(daemon: &Arc<Daemon>, lane: &Lane, job: &JobHandle) -> Result<Loaded, Se
             templates,
             artifact,
             load_time: began.elapsed(),
+            given_up: Arc::default(),
         }),
         Err(failure) => {
             // The lane does not come to be; what the engine holds for it goes.
@@ -251,11 +257,19 @@ fn load_failure(lane: &Lane, error: &EngineError) -> ServiceError {
 /// # Errors
 /// The daemon stops, or a defect; the model is gone in any case.
 pub async fn unload(daemon: &Arc<Daemon>, lane: &Arc<Lane>) -> Result<bool, ServiceError> {
-    let lane = Arc::clone(lane);
-    Ok(daemon.tasks.blocking("model-unload", move || unload_now(&lane)).await?)
+    unload_if(daemon, lane, |_| true).await
 }
 
-/// What an engine's error leaves behind: a model that must go is unloaded in the background, so that the next request
+/// [`unload`], if the loaded model is one that `leaves`.
+async fn unload_if(daemon: &Arc<Daemon>, lane: &Arc<Lane>, leaves: fn(&Loaded) -> bool) -> Result<bool, ServiceError> {
+    let lane = Arc::clone(lane);
+    Ok(daemon
+        .tasks
+        .blocking("model-unload", move || unload_now(&lane, leaves))
+        .await?)
+}
+
+/// What an engine's error leaves behind: a model that must go is unloaded in the background, and the next request
 /// starts a fresh load. A closed engine needs nothing: its slot refuses every call from here on.
 pub fn after_failure(daemon: &Arc<Daemon>, lane: &Arc<Lane>, error: &EngineError) {
     if error.state != EngineState::ModelBad {
@@ -266,13 +280,23 @@ pub fn after_failure(daemon: &Arc<Daemon>, lane: &Arc<Lane>, error: &EngineError
     let tasks = daemon.tasks.clone();
     drop(tasks.spawn("model-unload", async move {
         // A failure is a stopping daemon.
-        let _ = unload(&daemon, &lane).await;
+        let _ = unload_if(&daemon, &lane, Loaded::is_given_up).await;
     }));
 }
 
-/// [`unload`] on this thread. Blocks until running calls have ended.
-pub(super) fn unload_now(lane: &Lane) -> bool {
-    let Some(loaded) = lane.begin_unload() else {
+/// Ends every lane and tells the bundles that the process ends. Blocks until running calls have seen their
+/// cancellation; an engine that does not look leaves this thread behind.
+pub fn end(daemon: &Daemon) {
+    daemon.lanes.close();
+    for lane in daemon.lanes.all() {
+        unload_now(&lane, |_| true);
+    }
+    daemon.plugins.shutdown();
+}
+
+/// [`unload_if`] on this thread. Blocks until running calls have ended.
+pub(super) fn unload_now(lane: &Lane, leaves: fn(&Loaded) -> bool) -> bool {
+    let Some(loaded) = lane.begin_unload(leaves) else {
         return false;
     };
     loaded.executor.close("its model was unloaded", false);

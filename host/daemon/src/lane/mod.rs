@@ -259,6 +259,7 @@ impl Lane {
         match (place.state, &place.loaded, &place.failure) {
             (LaneState::Ready, Some(loaded), _) => match closed(loaded) {
                 Some(failure) => Standing::Failed(failure),
+                None if loaded.is_given_up() => Standing::Loading,
                 None => Standing::Ready(Arc::clone(loaded)),
             },
             (LaneState::Failed, _, Some(failure)) => Standing::Failed(failure.clone()),
@@ -331,9 +332,12 @@ impl Lane {
         }
     }
 
-    /// Takes the loaded model out of a ready lane; from here on nothing new reaches it.
-    fn begin_unload(&self) -> Option<Arc<Loaded>> {
+    /// Takes the loaded model, if `leaves` says so, out of a ready lane; from here on nothing new reaches it.
+    fn begin_unload(&self, leaves: impl FnOnce(&Loaded) -> bool) -> Option<Arc<Loaded>> {
         let mut place = self.place();
+        if !place.loaded.as_ref().is_some_and(|loaded| leaves(loaded)) {
+            return None;
+        }
         let next = place.state.on(LaneEvent::UnloadBegins)?;
         let loaded = place.loaded.take();
         *place = Place {

@@ -64,7 +64,7 @@ pub(super) fn make_room(daemon: &Daemon, newcomer: &Lane, bytes: u64) -> Result<
         })?;
     for key in leaving {
         tracing::info!(target: "synapse.maintenance", lane = lanes[&key].name, "unloading a model to make room");
-        load::unload_now(&lanes[&key]);
+        load::unload_now(&lanes[&key], |_| true);
     }
     Ok(())
 }
