@@ -56,7 +56,7 @@ impl fmt::Display for Violation {
 /// Every violation of every rule, before exceptions, in order of rule and place.
 #[must_use]
 pub fn violations(tree: &Tree) -> Vec<Violation> {
-    let rules: [fn(&Tree) -> Vec<Violation>; 19] = [
+    let rules: [fn(&Tree) -> Vec<Violation>; 20] = [
         arrows::allowed,
         arrows::names,
         arrows::outside,
@@ -66,6 +66,7 @@ pub fn violations(tree: &Tree) -> Vec<Violation> {
         places::processes,
         places::unsafe_code,
         places::json,
+        places::errors,
         places::purity,
         places::reasons,
         places::sleeps,

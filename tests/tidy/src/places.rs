@@ -144,6 +144,15 @@ pub fn json(tree: &Tree) -> Vec<Violation> {
         .collect()
 }
 
+/// An error of a crate becomes a public one in daemon/rpc, beside the table, and nowhere else.
+pub fn errors(tree: &Tree) -> Vec<Violation> {
+    let others = product(tree, "host/daemon/src/").filter(|(path, _)| !path.starts_with("host/daemon/src/rpc/"));
+    let message = "conversions to public errors stand in daemon/rpc, beside the table";
+    others
+        .flat_map(|(path, code)| words("errors", path, &code, &["for ServiceError"], message))
+        .collect()
+}
+
 /// Core has no clock, no randomness and no I/O.
 pub fn purity(tree: &Tree) -> Vec<Violation> {
     const WORDS: [&str; 9] = [

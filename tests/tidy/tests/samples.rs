@@ -137,6 +137,11 @@ fn faults_are_found() {
             "//! Lanes of the daemon.\nlet a = serde_json::json!({});".into(),
         ),
         (
+            "errors",
+            "host/daemon/src/lane.rs",
+            "//! Lanes of the daemon.\nimpl From<A> for ServiceError {}".into(),
+        ),
+        (
             "purity",
             "host/core/src/a.rs",
             "//! A part of core.\nlet now = std::time::Instant::now();".into(),
