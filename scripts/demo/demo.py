@@ -63,7 +63,8 @@ def wait_for_socket(daemon: subprocess.Popen, path: str) -> None:
     """Returns when the daemon listens; ends the demo when it stopped instead."""
     for _ in range(600):
         if daemon.poll() is not None:
-            sys.exit(f"demo: the daemon stopped at once with code {daemon.returncode}")
+            said = pathlib.Path(path).with_name("daemon.log").read_text(errors="replace")
+            sys.exit(f"demo: the daemon stopped at once with code {daemon.returncode}\n{said}")
         if os.path.exists(path):
             return
         time.sleep(0.05)
@@ -110,7 +111,8 @@ def main() -> None:
         path = os.path.join(home, "synapse.sock")
         serve = [synapse, "serve", "--data-dir", os.path.join(home, "data"), "--socket", path]
         serve += ["--plugin-dir", str(built / "bundles"), "--trust-file", str(built / "bundles" / "trust.toml")]
-        daemon = subprocess.Popen(serve)
+        log = open(os.path.join(home, "daemon.log"), "w+b")
+        daemon = subprocess.Popen(serve, stderr=log)
         try:
             wait_for_socket(daemon, path)
             subprocess.run([synapse, "models", "pull", MODEL, "--socket", path], check=True)
@@ -125,7 +127,11 @@ def main() -> None:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 sys.exit("demo: the daemon did not stop within 30 s of SIGTERM")
+        log.seek(0)
+        said = log.read().decode(errors="replace")
+        log.close()
     if not all(answers) or code != 0:
+        print(said, file=sys.stderr)
         sys.exit(f"demo: {sum(answers)} of {len(answers)} answers were right, the daemon ended with {code}")
     print("DEMO OK")
 
