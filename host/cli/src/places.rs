@@ -27,6 +27,16 @@ pub struct Resolution {
     pub config: Result<Resolved, Vec<ConfigProblem>>,
 }
 
+impl Resolution {
+    /// Takes the data directory of a running daemon, and the trust file in it unless one was given: those count.
+    pub fn follow(&mut self, places: &Places, data_dir: &str) {
+        self.data_dir = DataDir::new(data_dir.into());
+        if places.trust_file.is_none() {
+            self.trust_file = self.data_dir.trust_file();
+        }
+    }
+}
+
 /// Resolves the places.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Message types and framing of the Synapse sockets: the client wire (JSON-RPC 2.0, one object a line) and the worker protocol.
+//! Message types and framing of the Synapse sockets: the client wire (JSON-RPC 2.0) and the worker protocol.
 //!
 //! It owns no state. The daemon's `rpc` folder, the Rust client and the command line build on it; the JSON Schemas
 //! and examples in `docs/api/` are generated from it. It deliberately knows no sockets, no clock, no model and none of

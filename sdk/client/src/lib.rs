@@ -33,11 +33,11 @@ pub use error::ClientError;
 pub use job::JobWait;
 pub use operations::{BatchOutcome, Embedded};
 pub use retry::RetryPolicy;
+pub use synapse_wire::API_VERSION;
+/// The types of the wire: every operation's params and results.
+pub use synapse_wire::client as wire;
 pub use synapse_wire::client::{
     BatchItem, Class, EmbedBatchParams, EmbedQueryParams, Encoding, ErrorCode, JobState, JobView, ModelsPullParams,
     PullSource, Role, Text, TokenizeParams,
 };
-/// The types of the wire: every operation's params and results.
-pub use synapse_wire::client as wire;
-pub use synapse_wire::API_VERSION;
 pub use synapse_wire::socket::Surroundings;

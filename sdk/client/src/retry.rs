@@ -51,7 +51,9 @@ impl RetryPolicy {
         elapsed: Duration,
         error: &ClientError,
     ) -> Option<Duration> {
-        if attempt >= self.max_attempts || !(self.retry_changes || only_reads(method)) {
+        // Where nobody listened, nothing was sent.
+        let unsent = matches!(error, ClientError::NoDaemon { .. });
+        if attempt >= self.max_attempts || !(unsent || self.retry_changes || only_reads(method)) {
             return None;
         }
         let asked = match error {
@@ -64,7 +66,8 @@ impl RetryPolicy {
             }
             // The request may or may not have run: harmless to repeat, because it only reads or the policy says so.
             ClientError::Closed { .. } => None,
-            // A daemon that is not there is said at once; waiting for one is the caller's decision.
+            // This client was connected before: the daemon may be restarting.
+            ClientError::NoDaemon { .. } => None,
             _ => return None,
         };
         let doublings = attempt.saturating_sub(1).min(16);
@@ -132,6 +135,10 @@ mod tests {
             retry_changes: false,
         };
         let closed = || ClientError::Closed { reason: String::new() };
+        let absent = || ClientError::NoDaemon {
+            socket: "/s".into(),
+            source: std::io::ErrorKind::NotFound.into(),
+        };
         let ms = |ms| Some(Duration::from_millis(ms));
         let busy = || refusal(Class::Transient, Some(40), true);
         for (name, method, attempt, elapsed, error, expected) in [
@@ -175,6 +182,8 @@ mod tests {
             ("closed, changes", "models.remove", 1, 0, closed(), None),
             ("busy, changes", "model.load", 1, 0, busy(), None),
             ("unknown method", "org.example", 1, 0, busy(), None),
+            ("restarting", "embed.query", 1, 0, absent(), ms(100)),
+            ("restarting, changes", "models.remove", 2, 0, absent(), ms(200)),
             ("nonsense", "health", 1, 0, ClientError::Protocol(String::new()), None),
         ] {
             let wait = policy.next_wait(method, attempt, Duration::from_millis(elapsed), &error);

@@ -270,6 +270,27 @@ async fn a_restarted_daemon_is_found_again_and_noticed() {
     tokio::join!(calls, script);
 }
 
+/// Between a daemon's end and the next one's start nobody listens: calls of a client that was connected wait for it.
+#[tokio::test]
+async fn the_moment_of_a_restart_is_bridged() {
+    let daemon = FakeDaemon::new();
+    let mut options = daemon.options();
+    options.retry.max_attempts = u32::MAX;
+    let client = Client::connect(options).await.unwrap();
+    drop(daemon.accept().await);
+    let FakeDaemon { listener, folder } = daemon;
+    drop(listener);
+    std::fs::remove_file(folder.path().join("s")).unwrap();
+    let call = tokio::spawn(async move { client.health().await });
+    tokio::task::yield_now().await;
+    let listener = UnixListener::bind(folder.path().join("s")).unwrap();
+    let daemon = FakeDaemon { listener, folder };
+    let mut peer = daemon.accept().await;
+    let request = peer.request().await;
+    peer.answer(&request, 2, health()).await;
+    assert_eq!(within(call).await.unwrap().unwrap().stamp.module_generation, 2);
+}
+
 /// A change that may have happened is not sent again: the caller learns that the connection ended.
 #[tokio::test]
 async fn a_lost_change_is_reported_and_not_repeated() {

@@ -55,17 +55,23 @@ impl Finding {
 
 /// Looks at everything, prints, and fails where something is bad.
 pub async fn run(global: &Global, places: Places, output: &mut Output) -> Result<(), CliError> {
-    let resolution = places::resolve(global, &places)?;
-    let mut findings = ground(&resolution);
-    match connect(&resolution).await {
-        Ok(client) => findings.extend(with_daemon(&client).await?),
+    let mut resolution = places::resolve(global, &places)?;
+    let findings = match connect(&resolution).await {
+        Ok(client) => {
+            let daemon = with_daemon(&client).await?;
+            resolution.follow(&places, &daemon.data_dir);
+            [ground(&resolution), daemon.findings].concat()
+        }
         Err(ClientError::NoDaemon { socket, .. }) => {
             let says = format!("none listens on {}", socket.display());
-            findings.push(Finding::new(Verdict::Note, "daemon", says).advise("synapse serve"));
-            findings.extend(without_daemon(&resolution));
+            let absent = Finding::new(Verdict::Note, "daemon", says).advise("synapse serve");
+            [ground(&resolution), vec![absent], without_daemon(&resolution)].concat()
         }
-        Err(error) => findings.push(Finding::new(Verdict::Bad, "daemon", error.to_string())),
-    }
+        Err(error) => {
+            let unusable = Finding::new(Verdict::Bad, "daemon", error.to_string());
+            [ground(&resolution), vec![unusable]].concat()
+        }
+    };
     output.value(&findings, |findings, style| render(findings, style))?;
     match findings
         .iter()
@@ -132,7 +138,13 @@ fn ground(resolution: &Resolution) -> Vec<Finding> {
     findings
 }
 
-async fn with_daemon(client: &Client) -> Result<Vec<Finding>, CliError> {
+/// What a running daemon says.
+struct Running {
+    data_dir: String,
+    findings: Vec<Finding>,
+}
+
+async fn with_daemon(client: &Client) -> Result<Running, CliError> {
     let info = client.server_info().await?.result;
     let health = client.health().await?.result;
     let mut findings = Vec::new();
@@ -159,7 +171,10 @@ async fn with_daemon(client: &Client) -> Result<Vec<Finding>, CliError> {
         "the daemon's search path",
     ));
     findings.extend(client.models_list().await?.result.models.iter().map(model));
-    Ok(findings)
+    Ok(Running {
+        data_dir: info.data_dir,
+        findings,
+    })
 }
 
 fn without_daemon(resolution: &Resolution) -> Vec<Finding> {
@@ -216,6 +231,8 @@ fn plugin(entry: &PluginEntry) -> Finding {
     };
     match entry.status {
         PluginStatus::Ready => Finding::new(Verdict::Ok, &about, says),
+        // The message often says it already.
+        PluginStatus::NeedsWorker if says.contains("synapse plugin trust") => Finding::new(Verdict::Note, &about, says),
         PluginStatus::NeedsWorker => Finding::new(Verdict::Note, &about, says)
             .advise(format!("if you trust it: synapse plugin trust {}", entry.id)),
         PluginStatus::Shadowed | PluginStatus::Unknown => Finding::new(Verdict::Note, &about, says),

@@ -51,7 +51,12 @@ fn render(status: &Status, style: Style) -> String {
         HealthStatus::Degraded => (Tone::Notice, "degraded"),
         HealthStatus::Unknown => (Tone::Notice, "unknown"),
     };
-    let mut text = format!("{}  {}\n\n", style.paint(tone, word), clean(&health.text));
+    let mut text = style.paint(tone, word);
+    if health.text != word {
+        text.push_str("  ");
+        text.push_str(&clean(&health.text));
+    }
+    text.push_str("\n\n");
     let mut facts = Table::facts();
     facts.fact(
         "version",

@@ -28,13 +28,12 @@ struct Done {
 
 /// Writes the row, or removes it.
 pub async fn run(global: &Global, trust: Trust, output: &mut Output) -> Result<(), CliError> {
-    let resolution = places::resolve(global, &trust.places)?;
-    // A running daemon knows its own data directory; its trust file is the one that counts.
+    let mut resolution = places::resolve(global, &trust.places)?;
     let (plugins, data_dir) = seen(&resolution).await?;
-    let file = match (&trust.places.trust_file, data_dir) {
-        (None, Some(data_dir)) => synapse_daemon::paths::DataDir::new(data_dir.into()).trust_file(),
-        _ => resolution.trust_file.clone(),
-    };
+    if let Some(data_dir) = data_dir {
+        resolution.follow(&trust.places, &data_dir);
+    }
+    let file = resolution.trust_file;
     let done = if trust.revoke {
         revoke(&trust.id, &file)?
     } else {
