@@ -1,1 +1,1 @@
-//! Integration tests: real sockets, real processes.
+//! Integration tests of the daemon: real processes, real sockets, real files. The tests are the `it` binary.

@@ -30,7 +30,8 @@ pub fn ingest(
 ) -> Result<(ArtifactRecord, Option<&'static str>), ModelsError> {
     let source = source::fetch(record, format, choice, on)?;
     store::check(on.cancel)?;
-    on.progress.report("install", 0, 1);
+    let bytes = source::total(&record.files_to_fetch(format));
+    on.progress.report("install", 0, bytes);
     // Files that were here already came with an earlier pull; its record, where there is one, knows from where.
     let proven = prove(record, format, source.unwrap_or("store"), on);
     if let Err(ModelsError::ArtifactInvalid { .. }) = &proven {
@@ -39,7 +40,7 @@ pub fn ingest(
         }
     }
     if proven.is_ok() {
-        on.progress.report("install", 1, 1);
+        on.progress.report("install", bytes, bytes);
     }
     proven.map(|artifact| (artifact, source))
 }

@@ -62,11 +62,12 @@ pub fn fetch(
     choice: &SourceChoice,
     on: Fetch<'_>,
 ) -> Result<Option<&'static str>, ModelsError> {
-    let missing: Vec<ModelFile> = record
-        .files_to_fetch(format)
-        .into_iter()
-        .filter(|file| !on.blobs.has(file.sha256, file.size))
-        .collect();
+    let mut missing = Vec::new();
+    for file in record.files_to_fetch(format) {
+        if !here(&file, on)? {
+            missing.push(file);
+        }
+    }
     if missing.is_empty() {
         return Ok(None);
     }
@@ -110,6 +111,25 @@ pub fn fetch(
             has.join(", ")
         ))
     }))
+}
+
+/// Whether a file is here and still right. One that changed on the disk is deleted, so that a pull repairs it.
+fn here(file: &ModelFile, on: Fetch<'_>) -> Result<bool, ModelsError> {
+    if !on.blobs.has(file.sha256, file.size) {
+        return Ok(false);
+    }
+    let measured = on.blobs.measure(&expected(file), on.cancel, &mut |done| {
+        on.progress.report("verify", done.min(file.size), file.size);
+    });
+    match measured {
+        Ok(_) => Ok(true),
+        Err(error @ ModelsError::ArtifactInvalid { .. }) => {
+            tracing::warn!(target: "synapse", "a kept file is fetched again: {error}");
+            on.blobs.delete(file.sha256)?;
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Bytes of these files.

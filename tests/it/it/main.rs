@@ -1,0 +1,10 @@
+//! The daemon as its users meet it. Each file has one subject; a new test goes where its subject is.
+//!
+//! `support` starts `synapse serve` in a temporary folder with the bundles that `make plugins` laid out beside this
+//! binary, and talks to it over its socket, line by line. No test shares a daemon's data with another.
+
+#![forbid(unsafe_code)]
+
+mod pull_kill;
+mod pull_source;
+mod support;

@@ -1,0 +1,214 @@
+//! A daemon of its own for a test: `synapse serve` in a temporary folder, with the bundles of this build.
+//!
+//! State: the folder (kept over restarts), the process, and its log lines. The process dies with the test, however
+//! the test ends. It is ready when it says so in its log, which is read, not slept for.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+
+use synapse_loader::process::{Child, Command, Output, spawner};
+
+use super::client::Client;
+use super::{HANG, models};
+
+/// Where `make plugins` put this build: the folder above the one of the test binary.
+pub fn build() -> PathBuf {
+    let test = std::env::current_exe().expect("the test binary has a path");
+    let folder = test.ancestors().nth(2).expect("target/PROFILE/deps/it").to_owned();
+    for part in [
+        "synapse",
+        "synapse-worker",
+        "bundles/owned/plugin.toml",
+        "bundles/trust.toml",
+    ] {
+        assert!(
+            folder.join(part).exists(),
+            "{} is missing; run `make plugins PROFILE={}` first, as `make test` does",
+            folder.join(part).display(),
+            folder.file_name().unwrap_or_default().display()
+        );
+    }
+    folder
+}
+
+/// A place for a daemon: data, socket and configuration. Outlives the daemon's process.
+pub struct Place {
+    folder: tempfile::TempDir,
+    environment: Vec<(String, String)>,
+    plugin_dirs: Vec<PathBuf>,
+}
+
+impl Place {
+    /// A fresh place with the catalog of the test models.
+    pub fn new() -> Self {
+        let folder = tempfile::Builder::new()
+            .prefix("synapse-it-")
+            .tempdir()
+            .expect("a temporary folder");
+        let place = Self {
+            folder,
+            environment: Vec::new(),
+            plugin_dirs: vec![build().join("bundles")],
+        };
+        models::write_catalog(&place.data().join("catalog"));
+        place
+    }
+
+    /// Sets a variable of the daemon's environment.
+    pub fn env(mut self, key: &str, value: impl Into<String>) -> Self {
+        self.environment.push((key.to_owned(), value.into()));
+        self
+    }
+
+    /// Writes the user's configuration file.
+    pub fn config(self, jsonc: &str) -> Self {
+        let file = self.folder.path().join("config.jsonc");
+        fs::write(&file, jsonc).expect("writes");
+        let file = file.to_str().expect("UTF-8").to_owned();
+        self.env(synapse_daemon::config::CONFIG_PATH_VARIABLE, file)
+    }
+
+    /// Searches another folder for bundles, before the others.
+    pub fn plugin_dir(mut self, folder: PathBuf) -> Self {
+        self.plugin_dirs.insert(0, folder);
+        self
+    }
+
+    /// The data directory.
+    pub fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// The socket.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("s")
+    }
+
+    /// A folder for whatever else the test needs.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The command line of a daemon here.
+    pub fn command(&self) -> Command {
+        let build = build();
+        let mut command = Command::new(build.join("synapse"))
+            .arg("serve")
+            .arg("--data-dir")
+            .arg(self.data())
+            .arg("--socket")
+            .arg(self.socket())
+            .arg("--trust-file")
+            .arg(build.join("bundles/trust.toml"))
+            // Nothing of the machine's own configuration counts.
+            .env("HOME", self.folder.path())
+            .env("XDG_CONFIG_HOME", self.folder.path().join("xdg"))
+            .dir(self.folder.path());
+        for folder in &self.plugin_dirs {
+            command = command.arg("--plugin-dir").arg(folder);
+        }
+        for (key, value) in &self.environment {
+            command = command.env(key, value);
+        }
+        command
+    }
+
+    /// Starts a daemon here and waits until it serves.
+    pub fn start(&self) -> Daemon {
+        let mut child = spawner()
+            .spawn(self.command().stderr(Output::Stream))
+            .expect("`synapse serve` starts");
+        let stderr = child.take_stderr().expect("is a stream");
+        let log = Arc::new(Mutex::new(String::new()));
+        let kept = Arc::clone(&log);
+        let (ready, serving) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                let serves = line.contains(" serving ");
+                let mut log = kept.lock().expect("unpoisoned");
+                log.push_str(&line);
+                log.push('\n');
+                drop(log);
+                if serves {
+                    // The test may have ended.
+                    let _ = ready.send(());
+                }
+            }
+        });
+        let daemon = Daemon {
+            child,
+            log,
+            socket: self.socket(),
+        };
+        daemon.wait_ready(&serving);
+        daemon
+    }
+}
+
+/// A running daemon.
+pub struct Daemon {
+    child: Child,
+    log: Arc<Mutex<String>>,
+    socket: PathBuf,
+}
+
+impl Daemon {
+    fn wait_ready(&self, serving: &Receiver<()>) {
+        if serving.recv_timeout(HANG).is_err() {
+            panic!("the daemon does not serve:\n{}", self.log());
+        }
+    }
+
+    /// A new connection.
+    pub fn connect(&self) -> Client {
+        Client::connect(&self.socket)
+    }
+
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        self.log.lock().expect("unpoisoned").clone()
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("can be asked").is_none()
+    }
+
+    /// `kill -9`.
+    pub fn kill(mut self) {
+        self.child.kill();
+        self.child
+            .wait_for_exit(HANG)
+            .expect("can be waited for")
+            .expect("is dead");
+    }
+
+    /// SIGTERM, without waiting.
+    pub fn terminate(&self) {
+        let pid = i32::try_from(self.child.pid())
+            .ok()
+            .and_then(rustix::process::Pid::from_raw);
+        rustix::process::kill_process(pid.expect("a process id"), rustix::process::Signal::TERM).expect("is ours");
+    }
+
+    /// Waits for its end.
+    pub fn wait(mut self) -> ExitStatus {
+        let ended = self.child.wait_for_exit(HANG).expect("can be waited for");
+        ended.unwrap_or_else(|| panic!("the daemon does not end:\n{}", self.log()))
+    }
+
+    /// SIGTERM, and its exit.
+    pub fn stop(self) -> ExitStatus {
+        self.terminate();
+        self.wait()
+    }
+}
