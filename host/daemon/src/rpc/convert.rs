@@ -4,7 +4,7 @@
 //! error says what was wrong, what was expected and what to do, and none holds a text, a token or a vector (LOG-11).
 
 use synapse_catalog::SelectorError;
-use synapse_core::engine::{EngineError, EngineErrorCode};
+use synapse_core::engine::{EngineError, EngineErrorCode, EngineState};
 use synapse_core::limits::{CapExceeded, PatienceError};
 use synapse_core::schedule::NotAdmitted;
 use synapse_loader::LoaderError;
@@ -69,7 +69,9 @@ pub fn engine(error: &EngineError, stage: Stage) -> ServiceError {
         error.code,
         EngineErrorCode::InvalidArgument | EngineErrorCode::ConfigInvalid
     );
-    if crashed && (stage == Stage::Load || lasting) {
+    // An engine that is not called again in this process fails every later request too.
+    let closed = error.state == EngineState::EngineBad;
+    if crashed && (stage == Stage::Load || lasting || closed) {
         public.permanent()
     } else {
         public
