@@ -260,7 +260,11 @@ async fn stop(daemon: &Arc<Daemon>, shared: &Shared<Operations>, asked: &mut imp
     }
     shared.close.cancel();
     let ending = Arc::clone(daemon);
-    drop(daemon.tasks.blocking("lanes-end", move || crate::lane::load::end(&ending)));
+    drop(
+        daemon
+            .tasks
+            .blocking("lanes-end", move || crate::lane::load::end(&ending)),
+    );
     let ended = daemon.tasks.drain(cancel).await;
     tracing::info!(target: "synapse", all_tasks_ended = ended, "stopped");
 }
