@@ -92,7 +92,10 @@ fn minilm_ids_equal_the_oracle() {
             let Some(expected) = row.get(key) else { continue };
             let encoded = tokenizer.encode(text, None, cut(max)).expect("any text");
             assert_eq!(encoded.ids, ids(expected), "text {} at {max}", row["id"]);
-            assert_eq!(u64::from(encoded.submitted_tokens), row["n_full"].as_u64().expect("a count"));
+            assert_eq!(
+                u64::from(encoded.submitted_tokens),
+                row["n_full"].as_u64().expect("a count")
+            );
             assert!(encoded.type_ids.iter().all(|&segment| segment == 0));
             check_shape(&encoded, text);
         }
@@ -103,7 +106,10 @@ fn minilm_ids_equal_the_oracle() {
 #[test]
 fn nasty_tokenizers_are_sanitised() {
     let mut files = 0;
-    for family in fs::read_dir(fixtures().join("tokenizers/nasty")).expect("lists").flatten() {
+    for family in fs::read_dir(fixtures().join("tokenizers/nasty"))
+        .expect("lists")
+        .flatten()
+    {
         let expected = json(&family.path().join("expected.json"));
         let mut digests = Vec::new();
         for file in fs::read_dir(family.path()).expect("lists").flatten() {
@@ -148,7 +154,9 @@ fn bad_tokenizers_meet_their_verdict() {
             }
             // Where the manifest leaves a choice, this host refuses.
             _ => {
-                let error = loaded.err().unwrap_or_else(|| panic!("{name}: {} was accepted", entry["defect"]));
+                let error = loaded
+                    .err()
+                    .unwrap_or_else(|| panic!("{name}: {} was accepted", entry["defect"]));
                 assert!(matches!(error, TextError::Refused(_)), "{name}: {error}");
             }
         }
@@ -161,7 +169,10 @@ fn bad_tokenizers_meet_their_verdict() {
 #[test]
 fn zoo_ids_equal_the_oracles() {
     let Some(zoo) = upwards("shared/data/zoo") else {
-        let _ = writeln!(std::io::stderr(), "SKIPPED zoo_ids_equal_the_oracles: no shared data folder");
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED zoo_ids_equal_the_oracles: no shared data folder"
+        );
         return;
     };
     let mut texts = 0;
@@ -173,7 +184,10 @@ fn zoo_ids_equal_the_oracles() {
         let oracle = json(&family.path().join("oracle.json"));
         let published = json(&family.path().join("tokenizer.json"));
         let tokenizer = load(&family.path().join("tokenizer.json"), None).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let max = oracle["max_tokens"].as_u64().and_then(|max| u32::try_from(max).ok()).expect("a limit");
+        let max = oracle["max_tokens"]
+            .as_u64()
+            .and_then(|max| u32::try_from(max).ok())
+            .expect("a limit");
         for item in oracle["items"].as_array().expect("items") {
             let (Some(text), Some(reference)) = (item["text"].as_str(), item.get("input_ids")) else {
                 continue;
@@ -190,9 +204,16 @@ fn zoo_ids_equal_the_oracles() {
                     .map(|token| token["id"].as_i64().expect("an id"))
                     .collect();
                 let content = &encoded.ids[1..encoded.ids.len() - 1];
-                assert!(content.iter().all(|&id| !control.contains(&i64::from(id))), "{name}: {text:?} {content:?}");
+                assert!(
+                    content.iter().all(|&id| !control.contains(&i64::from(id))),
+                    "{name}: {text:?} {content:?}"
+                );
             } else {
-                let reference = if special { &item["plain"]["input_ids"] } else { reference };
+                let reference = if special {
+                    &item["plain"]["input_ids"]
+                } else {
+                    reference
+                };
                 assert_eq!(encoded.ids, ids(reference), "{name}: {text:?}");
             }
             texts += 1;
@@ -207,7 +228,10 @@ fn truncation_is_disclosed_or_refused() {
     let tokenizer = minilm();
     let text = "word ".repeat(264);
     let encoded = tokenizer.encode(&text, None, cut(256)).expect("is cut");
-    assert_eq!((encoded.submitted_tokens, encoded.effective_tokens, encoded.truncated), (266, 256, true));
+    assert_eq!(
+        (encoded.submitted_tokens, encoded.effective_tokens, encoded.truncated),
+        (266, 256, true)
+    );
     assert_eq!((encoded.ids[0], encoded.ids[255]), (101, 102), "special tokens stay");
 
     let refused = tokenizer.encode(
@@ -250,13 +274,22 @@ fn offsets_are_bytes_of_the_callers_text() {
 fn templates_are_kept_whole() {
     let tokenizer = minilm();
     let template = Template::parse("query: {text} end").expect("parses");
-    let joined = tokenizer.encode("query: word word end", None, cut(256)).expect("encodes");
-    let encoded = tokenizer.encode("word word", Some(&template), cut(256)).expect("encodes");
+    let joined = tokenizer
+        .encode("query: word word end", None, cut(256))
+        .expect("encodes");
+    let encoded = tokenizer
+        .encode("word word", Some(&template), cut(256))
+        .expect("encodes");
     assert_eq!(encoded.ids, joined.ids);
 
     let long = "word ".repeat(100);
-    let encoded = tokenizer.encode(long.trim_end(), Some(&template), cut(16)).expect("is cut");
-    assert_eq!((encoded.ids.len(), encoded.truncated, encoded.submitted_tokens), (16, true, 105));
+    let encoded = tokenizer
+        .encode(long.trim_end(), Some(&template), cut(16))
+        .expect("is cut");
+    assert_eq!(
+        (encoded.ids.len(), encoded.truncated, encoded.submitted_tokens),
+        (16, true, 105)
+    );
     assert_eq!(encoded.ids[..3], joined.ids[..3], "[CLS] query :");
     assert_eq!(encoded.ids[14..], joined.ids[joined.ids.len() - 2..], "end [SEP]");
     assert_eq!(encoded.offsets.iter().flatten().count(), 11);
@@ -281,7 +314,14 @@ fn unusual_texts_are_texts() {
         let encoded = tokenizer.encode(text, None, cut(256)).expect("any text");
         assert!(encoded.ids.len() <= 256 && encoded.ids.len() >= 2);
     }
-    for text in ["a\u{0}b", "\u{feff}bom", "\u{202e}rtl\u{200f}", "a\r\nb", "\u{fdd0}\u{10ffff}", "\u{f8ff}"] {
+    for text in [
+        "a\u{0}b",
+        "\u{feff}bom",
+        "\u{202e}rtl\u{200f}",
+        "a\r\nb",
+        "\u{fdd0}\u{10ffff}",
+        "\u{f8ff}",
+    ] {
         check_shape(&tokenizer.encode(text, None, cut(256)).expect("any text"), text);
     }
     let over = tokenizer.encode(&"a".repeat(MAX_TEXT_BYTES + 1), None, cut(256));
