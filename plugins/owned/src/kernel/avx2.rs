@@ -3,10 +3,10 @@
 //! Owns no state. Instantiated by `kernel::isa` inside functions compiled for `avx2,fma`, after the CPU was asked.
 
 use std::arch::x86_64::{
-    __m128, __m256, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_max_ps, _mm_max_ss, _mm_movehl_ps, _mm_shuffle_ps,
-    _mm256_add_epi32, _mm256_add_ps, _mm256_castps_si256, _mm256_castps256_ps128, _mm256_castsi256_ps, _mm256_div_ps,
-    _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps,
-    _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
+    __m128, __m256, _MM_HINT_T1, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_max_ps, _mm_max_ss, _mm_movehl_ps,
+    _mm_prefetch, _mm_shuffle_ps, _mm256_add_epi32, _mm256_add_ps, _mm256_castps_si256, _mm256_castps256_ps128,
+    _mm256_castsi256_ps, _mm256_div_ps, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps,
+    _mm256_min_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
 };
 
 use super::lanes::Lanes;
@@ -62,6 +62,12 @@ impl Lanes for Avx2 {
             _mm256_storeu_ps(target, self.0);
             _mm256_storeu_ps(target.add(8), self.1);
         }
+    }
+
+    #[inline(always)]
+    fn prefetch(address: *const f32) {
+        // SAFETY: a hint: it reads nothing and cannot fault. SSE is part of x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
     }
 
     #[inline(always)]

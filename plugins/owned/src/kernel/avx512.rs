@@ -3,11 +3,11 @@
 //! Owns no state. Instantiated by `kernel::isa` inside functions compiled for `avx512f`, after the CPU was asked.
 
 use std::arch::x86_64::{
-    __m256, __m512, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_max_ps, _mm_max_ss, _mm_movehl_ps, _mm_shuffle_ps,
-    _mm256_add_ps, _mm256_castpd_ps, _mm256_castps256_ps128, _mm256_extractf128_ps, _mm256_max_ps, _mm512_add_epi32,
-    _mm512_add_ps, _mm512_castps_pd, _mm512_castps_si512, _mm512_castps512_ps256, _mm512_castsi512_ps, _mm512_div_ps,
-    _mm512_extractf64x4_pd, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps,
-    _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_sub_ps,
+    __m256, __m512, _MM_HINT_T1, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_max_ps, _mm_max_ss, _mm_movehl_ps,
+    _mm_prefetch, _mm_shuffle_ps, _mm256_add_ps, _mm256_castpd_ps, _mm256_castps256_ps128, _mm256_extractf128_ps,
+    _mm256_max_ps, _mm512_add_epi32, _mm512_add_ps, _mm512_castps_pd, _mm512_castps_si512, _mm512_castps512_ps256,
+    _mm512_castsi512_ps, _mm512_div_ps, _mm512_extractf64x4_pd, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_max_ps,
+    _mm512_min_ps, _mm512_mul_ps, _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps, _mm512_sub_ps,
 };
 
 use super::lanes::Lanes;
@@ -54,6 +54,12 @@ impl Lanes for Avx512 {
     unsafe fn store(self, target: *mut f32) {
         // SAFETY: the caller promises 16 writable values; `self` proves AVX-512F.
         unsafe { _mm512_storeu_ps(target, self.0) };
+    }
+
+    #[inline(always)]
+    fn prefetch(address: *const f32) {
+        // SAFETY: a hint: it reads nothing and cannot fault. SSE is part of x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
     }
 
     #[inline(always)]

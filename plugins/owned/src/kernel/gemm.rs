@@ -117,10 +117,13 @@ unsafe fn tile<L: Lanes, const R: usize, const P: usize>(call: &Gemm, row: usize
         }
         let a = call.a.add(row * call.a_stride);
         let b = call.panels.add(panel * panel_stride);
+        // The first tile of a panel brings the next panels closer while it computes.
+        let ahead = if row == 0 { b.wrapping_add(P * panel_stride) } else { b };
         for k in 0..call.k {
             let mut columns = [L::splat(0.0); P];
             for (p, column) in columns.iter_mut().enumerate() {
                 *column = L::load(b.add(p * panel_stride + k * LANES));
+                L::prefetch(ahead.wrapping_add(p * panel_stride + k * LANES));
             }
             for (r, row) in sums.iter_mut().enumerate() {
                 let value = L::splat(*a.add(r * call.a_stride + k));

@@ -36,6 +36,9 @@ pub trait Lanes: Copy {
     /// `target` is valid for writing 16 f32 (any alignment).
     unsafe fn store(self, target: *mut f32);
 
+    /// Asks for a cache line that is soon needed to come closer. Any address; changes nothing.
+    fn prefetch(address: *const f32);
+
     /// `self + other`.
     fn add(self, other: Self) -> Self;
     /// `self - other`.

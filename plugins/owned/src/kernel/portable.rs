@@ -51,6 +51,9 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
+    fn prefetch(_address: *const f32) {}
+
+    #[inline(always)]
     fn add(self, other: Self) -> Self {
         self.zip(other, |a, b| a + b)
     }
