@@ -136,6 +136,11 @@ impl PluginRegistry {
 
 #[cfg(test)]
 impl PluginRegistry {
+    /// Says that bundles are still being described, or that the search is over.
+    pub fn pretend_scanned(&self, scanned: bool) {
+        self.inner.scanned.send_replace(scanned);
+    }
+
     /// Puts a ready bundle with its engine into the registry, for tests of what calls engines.
     pub fn install(&self, bundle: Bundle, engine: Arc<dyn EmbedEngine>) {
         let digest = bundle.digest.unwrap();

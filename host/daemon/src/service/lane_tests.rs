@@ -2,16 +2,16 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use synapse_core::engine::{EngineError, EngineErrorCode, EngineState};
 use synapse_loader::BundleStatus;
 use synapse_wire::client::{
-    Class, EmbedQueryParams, ErrorCode, LaneStatus, ModelEntry, ModelParams, ModelState, ModelsListParams,
+    Class, EmbedQueryParams, ErrorCode, HealthParams, LaneStatus, ModelEntry, ModelParams, ModelState, ModelsListParams,
 };
 
 use super::toy::{Bench, HANG, Setup, ask, code, context, query};
-use super::{embed_query, model_status, model_unload, models_list};
+use super::{embed_query, health, model_load, model_status, model_unload, models_list};
 use crate::config::Config;
 
 /// Proves ERR-09, SCHED-10, API-19: twenty requests start one load, none waits for it, and then the model serves.
@@ -149,7 +149,7 @@ async fn a_model_that_its_engine_gives_up_is_loaded_afresh() {
     assert_eq!(bench.script.loads.load(Ordering::SeqCst), 2);
 }
 
-/// Proves API-20, SCHED-12: what is answered from memory is answered while every engine thread is busy.
+/// Proves API-20, HEALTH-01, SCHED-12: what is answered from memory is answered while every engine thread is busy.
 #[tokio::test]
 async fn views_are_answered_while_the_engine_hangs() {
     let bench = Bench::loaded().await;
@@ -183,8 +183,11 @@ async fn views_are_answered_while_the_engine_hangs() {
             .unwrap();
         let toy = list.models.iter().find(|model| model.id == "toy").unwrap();
         assert_eq!(toy.state, ModelState::Loaded);
-        let health = bench.daemon.lanes.snapshots();
-        assert_eq!((health[0].name.as_str(), health[0].load.running), ("toy@toy:f32", 2));
+        let health = health::run(&bench.daemon, &bench.ctx(), HealthParams {}).await.unwrap();
+        assert_eq!(
+            (health.lanes[0].lane.as_str(), health.lanes[0].in_flight),
+            ("toy@toy:f32", 2)
+        );
     });
     // The callers' deadlines end their waits, whatever the engine does.
     assert_eq!(code(first), Some(ErrorCode::DeadlineExceeded));
@@ -249,4 +252,71 @@ async fn a_model_leaves_when_another_needs_its_room() {
     })
     .await;
     assert_eq!(bench.load("toy").await, Err(ErrorCode::LimitExceeded));
+}
+
+/// Proves HEALTH-03.
+#[tokio::test]
+async fn ages_grow_between_looks_and_a_request_stamps_them() {
+    let bench = Bench::loaded().await;
+    let age = || bench.daemon.lanes.snapshots()[0].age;
+    let first = age();
+    while age() <= first {
+        std::hint::spin_loop();
+    }
+    let asked = Instant::now();
+    ask(&bench, query("one")).await.unwrap();
+    // What it stamped is younger than the question; without the stamp it would be older.
+    let (age, since) = (age(), asked.elapsed());
+    assert!(age <= since, "{age:?} {since:?}");
+}
+
+/// Proves SCHED-08: a lane serves while another model is at any step of its load.
+#[tokio::test]
+async fn a_lane_serves_while_another_model_is_loaded() {
+    let bench = Bench::loaded().await;
+    let (reached_tx, reached) = sync_channel(1);
+    let (open, opened) = sync_channel::<()>(1);
+    bench.script.before_load(move || {
+        reached_tx.send(()).unwrap();
+        opened.recv_timeout(HANG).unwrap();
+    });
+    let params = ModelParams {
+        model: "toy-two".to_owned(),
+    };
+    let job = model_load::run(&bench.daemon, &bench.ctx(), params).await.unwrap();
+    tokio::task::spawn_blocking(move || reached.recv_timeout(HANG).unwrap())
+        .await
+        .unwrap();
+    ask(&bench, query("one")).await.unwrap();
+    let two = || EmbedQueryParams {
+        model: "toy-two".to_owned(),
+        ..query("one")
+    };
+    let error = ask(&bench, two()).await.unwrap_err();
+    assert_eq!(error.facts().unwrap().job_id.as_deref(), Some(job.job_id.as_str()));
+    open.send(()).unwrap();
+    bench.job(&job.job_id).await.unwrap();
+    ask(&bench, two()).await.unwrap();
+}
+
+/// Proves API-08. Which lane serves is not known while bundles are being described: a request waits for that within
+/// its `max_queue_ms`, unless it is to fail at once.
+#[tokio::test]
+async fn a_request_waits_for_the_bundles_only_if_it_may() {
+    let bench = Bench::loaded().await;
+    bench.daemon.plugins.pretend_scanned(false);
+    let at_once = EmbedQueryParams {
+        fail_if_not_ready: true,
+        ..query("one")
+    };
+    assert_eq!(code(ask(&bench, at_once).await), Some(ErrorCode::ModelLoading));
+    let impatient = context(Duration::from_millis(20), HANG);
+    let waited = embed_query::run(&bench.daemon, &impatient, query("one")).await;
+    assert_eq!(code(waited), Some(ErrorCode::ModelLoading));
+    let ctx = bench.ctx();
+    let (served, ()) = tokio::join!(embed_query::run(&bench.daemon, &ctx, query("one")), async {
+        tokio::task::yield_now().await;
+        bench.daemon.plugins.pretend_scanned(true);
+    });
+    served.unwrap();
 }

@@ -44,6 +44,7 @@ pub type Act = Box<dyn FnOnce(&CallContext<'_>, &mut [f32]) -> Result<(), Engine
 pub struct Script {
     acts: Mutex<VecDeque<Act>>,
     load_failures: Mutex<VecDeque<EngineError>>,
+    load_gates: Mutex<VecDeque<Box<dyn FnOnce() + Send>>>,
     calls: Mutex<Vec<Vec<usize>>>,
     pub loads: AtomicU32,
     pub unloads: AtomicU32,
@@ -53,6 +54,11 @@ impl Script {
     /// The next call does this after its usual work.
     pub fn then(&self, act: impl FnOnce(&CallContext<'_>, &mut [f32]) -> Result<(), EngineError> + Send + 'static) {
         self.acts.lock().unwrap().push_back(Box::new(act));
+    }
+
+    /// The next load runs this first.
+    pub fn before_load(&self, gate: impl FnOnce() + Send + 'static) {
+        self.load_gates.lock().unwrap().push_back(Box::new(gate));
     }
 
     /// The next load fails.
@@ -80,6 +86,10 @@ impl Engine for Toy {
         artifact: &ValidatedArtifact,
         config: &RuntimeConfig,
     ) -> Result<LoadedModel, EngineError> {
+        let gate = self.0.load_gates.lock().unwrap().pop_front();
+        if let Some(gate) = gate {
+            gate();
+        }
         if let Some(error) = self.0.load_failures.lock().unwrap().pop_front() {
             return Err(error);
         }
