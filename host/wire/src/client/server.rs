@@ -102,7 +102,7 @@ pub struct LaneHealth {
     pub age_ms: u64,
 }
 
-/// The state of one model that is installed.
+/// The state of one model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelHealth {
     /// The catalog id.
@@ -157,7 +157,7 @@ pub struct HealthResult {
     pub uptime_ms: u64,
     /// Lanes with a model loaded or loading.
     pub lanes: Vec<LaneHealth>,
-    /// Models that are installed.
+    /// Models that were asked for since the start; `models.list` has all.
     pub models: Vec<ModelHealth>,
     /// Bundles by verdict.
     pub plugins: PluginCounts,
