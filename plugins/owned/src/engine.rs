@@ -319,7 +319,7 @@ fn bytes_of(workspaces: &[Workspace]) -> usize {
 /// Checks a batch against the contract and the load's bounds.
 fn check_batch(batch: &Batch<'_>, settings: &LoadSettings) -> Result<Vec<Item>> {
     let invalid = |problem: String| Err(OwnedError::InvalidArgument(problem));
-    let Some((&first, _)) = batch.offsets.split_first() else {
+    let Some(&first) = batch.offsets.first() else {
         return invalid("offsets are empty; a batch of n items has n + 1 of them".to_owned());
     };
     let count = batch.offsets.len() - 1;

@@ -91,8 +91,7 @@ pub struct Worker<'c> {
 }
 
 impl<'c> Worker<'c> {
-    /// A rank of a crew. `ranks` is how many work on the same group (1 when they work apart); `caller` ranks 0 of the
-    /// call enter checkpoints.
+    /// A rank of a crew. `ranks` is how many work on the same group: 1 when they work apart.
     #[must_use]
     pub const fn new(crew: &'c Crew<'c>, rank: usize, ranks: usize, views: Views) -> Self {
         Self {
