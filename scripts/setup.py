@@ -85,8 +85,8 @@ def missing_prerequisites() -> list[str]:
             lacks.append(f"Rust {RUST[0]}.{RUST[1]} or newer (found {words[1]}): rustup update stable")
     except (OSError, subprocess.CalledProcessError):
         lacks.append("Rust (cargo): install it with rustup, then open a new shell")
-    if not any(shutil.which(name) for name in ("cc", "gcc", "clang")):
-        lacks.append("a C compiler: apt-get install gcc libc6-dev  (or your system's equivalent)")
+    if not shutil.which("cc"):
+        lacks.append("a C compiler named cc: apt-get install gcc libc6-dev  (or your system's equivalent)")
     if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True).returncode != 0:
         lacks.append("pip for this python3: apt-get install python3-pip")
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
