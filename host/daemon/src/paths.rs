@@ -183,6 +183,21 @@ impl DataDir {
         self.root.join("run")
     }
 
+    /// The sockets of workers. Where their paths would be too long for a socket, a short folder stands for it, as for
+    /// the daemon's own socket.
+    #[must_use]
+    pub fn worker_sockets(&self) -> PathBuf {
+        /// Room for a separator and the longest file name: 16 characters of the bundle's id, two numbers, an ending.
+        const NAME: usize = 40;
+        let dir = self.run().join("workers");
+        #[cfg(unix)]
+        if dir.as_os_str().len() + NAME > synapse_wire::socket::MAX_SOCKET_PATH {
+            let uid = rustix::process::geteuid().as_raw();
+            return synapse_wire::socket::short_path(&dir, uid).with_file_name("workers");
+        }
+        dir
+    }
+
     /// The operator's own model records.
     #[must_use]
     pub fn catalog(&self) -> PathBuf {
@@ -311,6 +326,25 @@ mod tests {
         assert!(all.iter().all(|path| path.parent() == Some(dir.root())));
         assert_eq!(dir.store(), Path::new("/d/store.db"));
         assert_eq!(dir.logs(), Path::new("/d/logs"));
+    }
+
+    /// Proves WPROTO-03.
+    #[cfg(unix)]
+    #[test]
+    fn sockets_of_workers_have_paths_that_fit() {
+        let short = DataDir::new(PathBuf::from("/home/user/.local/share/synapse"));
+        assert_eq!(short.worker_sockets(), short.run().join("workers"));
+        let long = |name: char| DataDir::new(PathBuf::from(format!("/{}", String::from(name).repeat(90))));
+        let dir = long('a').worker_sockets();
+        assert!(
+            dir.join("sixteen-letters-18446744073-999.sock").as_os_str().len() <= 103,
+            "{dir:?}"
+        );
+        assert_ne!(
+            dir,
+            long('b').worker_sockets(),
+            "two data directories never share a folder"
+        );
     }
 
     #[cfg(unix)]

@@ -1,7 +1,7 @@
 //! The bundles found at start, their states, and the engines made from them.
 //!
-//! State: what discovery found (a snapshot that is replaced as a whole), and one [`EngineSlot`] per opened bundle, kept
-//! until the process ends. Callers: `lane` selects among the bundles and opens engines, `plugins.list` and `health`
+//! State: what discovery found (a snapshot that is replaced as a whole), one [`EngineSlot`] per bundle opened in this
+//! process, kept until it ends, and one per lane whose bundle runs in a worker. Callers: `lane` selects among the bundles and opens engines, `plugins.list` and `health`
 //! show them. Not known here: models, lanes, requests.
 //!
 //! Discovery runs in the background: the daemon answers while bundles are being described. A bundle that panicked in
@@ -18,10 +18,14 @@ use synapse_core::engine::{
     RuntimeConfig, TokenBatch, ValidatedArtifact,
 };
 use synapse_loader::{Bundle, BundleDigest, BundleStatus, Loader, LoaderError};
+use synapse_wire::worker::message::EngineKind;
 use tokio::sync::watch;
 
 use crate::store::{Store, StoreError};
 use crate::task::{Tasks, panic_message};
+use crate::worker::engine::RemoteEngine;
+use crate::worker::room::Workers;
+use crate::worker::supervisor::Supervisor;
 
 /// What discovery found, as a snapshot.
 pub type Bundles = Arc<[Bundle]>;
@@ -38,6 +42,25 @@ struct Inner {
     bundles: RwLock<Bundles>,
     scanned: watch::Sender<bool>,
     slots: Mutex<HashMap<BundleDigest, Arc<EngineSlot>>>,
+    workers: Workers,
+}
+
+/// Why no engine could be made.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineUnavailable {
+    /// The bundle.
+    #[error(transparent)]
+    Loader(#[from] LoaderError),
+    /// Whether the model is quarantined cannot be known.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Whether a bundle that may not run in this process can run in a worker: it was copied and described.
+#[must_use]
+pub fn runs_in_worker(bundle: &Bundle) -> bool {
+    let described = bundle.digest.is_some() && bundle.staged.is_some() && bundle.descriptor.is_some();
+    described && matches!(bundle.status, BundleStatus::NeedsWorker { .. })
 }
 
 impl fmt::Debug for PluginRegistry {
@@ -51,13 +74,14 @@ impl fmt::Debug for PluginRegistry {
 impl PluginRegistry {
     /// An empty registry; [`Self::discover`] fills it.
     #[must_use]
-    pub fn new(loader: Loader, store: Store) -> Self {
+    pub fn new(loader: Loader, store: Store, workers: Workers) -> Self {
         let inner = Inner {
             loader,
             store,
             bundles: RwLock::new(Arc::from([])),
             scanned: watch::Sender::new(false),
             slots: Mutex::new(HashMap::new()),
+            workers,
         };
         Self { inner: Arc::new(inner) }
     }
@@ -97,11 +121,16 @@ impl PluginRegistry {
         Arc::clone(&self.inner.bundles.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The embedding engine of a ready bundle, made on the first call and kept. Blocks; loads the library.
+    /// The embedding engine of a bundle for a lane: in this process where the bundle may run here, in a worker of the
+    /// lane's own otherwise. Made on the first call. Blocks; may load the library.
     ///
     /// # Errors
-    /// [`LoaderError`]: the bundle is not ready, cannot be loaded, or has no such engine.
-    pub fn embed_engine(&self, bundle: &Bundle) -> Result<Arc<EngineSlot>, LoaderError> {
+    /// [`EngineUnavailable`]: the bundle is not usable, cannot be loaded, or has no such engine.
+    pub fn embed_engine(&self, bundle: &Bundle, lane: &str) -> Result<Arc<EngineSlot>, EngineUnavailable> {
+        let bundle = self.current(bundle);
+        if let Some(supervisor) = self.supervisor(&bundle, lane)? {
+            return Ok(Arc::new(EngineSlot::remote(&bundle, supervisor)?));
+        }
         let digest = bundle
             .digest
             .filter(|_| bundle.status == BundleStatus::Ready)
@@ -114,15 +143,50 @@ impl PluginRegistry {
         if let Some(slot) = slots.get(&digest) {
             return Ok(Arc::clone(slot));
         }
-        let engine = self.inner.loader.open(bundle)?.embed(&[])?;
-        let slot = Arc::new(EngineSlot::new(
-            bundle.id.clone(),
-            digest,
-            engine,
-            Arc::downgrade(&self.inner),
-        ));
+        let engine = self.inner.loader.open(&bundle)?.embed(&[])?;
+        let slot = Arc::new(EngineSlot::new(&bundle, digest, engine, Arc::downgrade(&self.inner)));
         slots.insert(digest, Arc::clone(&slot));
         Ok(slot)
+    }
+
+    /// The bundle as it is known now: a lane remembers what it was when the lane was made.
+    fn current(&self, bundle: &Bundle) -> Bundle {
+        let bundles = self.bundles();
+        let found = bundles
+            .iter()
+            .find(|known| known.id == bundle.id && known.digest == bundle.digest);
+        found.unwrap_or(bundle).clone()
+    }
+
+    /// The supervisor of a lane, where its bundle runs in a worker.
+    fn supervisor(&self, bundle: &Bundle, lane: &str) -> Result<Option<Arc<Supervisor>>, StoreError> {
+        match (bundle.digest, &bundle.descriptor, &bundle.staged) {
+            (Some(digest), Some(descriptor), Some(staged)) if runs_in_worker(bundle) => self
+                .inner
+                .workers
+                .supervisor(lane, bundle, digest, descriptor, staged.clone())
+                .map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Lifts the quarantine of a lane's models: the operator asked for a load. False where there was none. Blocks.
+    ///
+    /// # Errors
+    /// [`StoreError`]: whether there is one cannot be known.
+    pub fn pardon(&self, bundle: &Bundle, lane: &str) -> Result<bool, StoreError> {
+        let supervisor = self.supervisor(&self.current(bundle), lane)?;
+        Ok(supervisor.is_some_and(|supervisor| supervisor.pardon()))
+    }
+
+    /// Asks every idle worker how it is. The answers come later, into what health shows.
+    pub fn refresh_workers(&self) {
+        self.inner.workers.refresh();
+    }
+
+    /// Ends every worker; what still runs in one after `patience` is cut short. Blocks until they have ended.
+    pub fn stop_workers(&self, patience: std::time::Duration) {
+        self.inner.workers.stop(patience);
     }
 }
 
@@ -144,7 +208,7 @@ impl PluginRegistry {
     /// Puts a ready bundle with its engine into the registry, for tests of what calls engines.
     pub fn install(&self, bundle: Bundle, engine: Arc<dyn EmbedEngine>) {
         let digest = bundle.digest.unwrap();
-        let slot = EngineSlot::new(bundle.id.clone(), digest, engine, Arc::downgrade(&self.inner));
+        let slot = EngineSlot::new(&bundle, digest, engine, Arc::downgrade(&self.inner));
         lock(&self.inner.slots).insert(digest, Arc::new(slot));
         let mut bundles = write(&self.inner.bundles);
         *bundles = bundles.iter().cloned().chain([bundle]).collect();
@@ -196,7 +260,7 @@ impl Inner {
 
 /// The status text of a demoted bundle.
 fn demoted_words(reason: &str) -> String {
-    format!("it panicked in this process ({reason}); install a repaired version of the bundle")
+    format!("it panicked inside the daemon ({reason}); install a repaired version of the bundle")
 }
 
 /// One line per bundle and start: what was found, or why it is not used.
@@ -204,16 +268,23 @@ fn log_verdict(bundle: &Bundle) {
     let (id, status) = (bundle.id.as_str(), bundle.status.name());
     let version = bundle.version.as_ref().map(ToString::to_string).unwrap_or_default();
     match bundle.status.message() {
+        Some(message) if runs_in_worker(bundle) => tracing::info!(
+            target: "synapse.worker", plugin = id, version, status, "plugin found; it runs in a worker: {message}"
+        ),
         None => tracing::info!(target: "synapse.worker", plugin = id, version, status, "plugin found"),
         Some(message) => tracing::warn!(target: "synapse.worker", plugin = id, status, "plugin not used: {message}"),
     }
 }
 
-/// One engine in this process, guarded: its control calls are serialised, and after a panic it is never called again.
+/// One engine, guarded: its control calls are serialised, and after a panic in this process it is never called again.
 pub struct EngineSlot {
     bundle: String,
     digest: BundleDigest,
     engine: Arc<dyn EmbedEngine>,
+    /// Who supervises it, where it runs in a worker.
+    supervisor: Option<Arc<Supervisor>>,
+    /// A worker can take its place.
+    replaceable: bool,
     control: Mutex<()>,
     closed: OnceLock<EngineError>,
     registry: Weak<Inner>,
@@ -229,15 +300,49 @@ impl fmt::Debug for EngineSlot {
 }
 
 impl EngineSlot {
-    fn new(bundle: String, digest: BundleDigest, engine: Arc<dyn EmbedEngine>, registry: Weak<Inner>) -> Self {
+    fn new(bundle: &Bundle, digest: BundleDigest, engine: Arc<dyn EmbedEngine>, registry: Weak<Inner>) -> Self {
         Self {
-            bundle,
+            bundle: bundle.id.clone(),
             digest,
             engine,
+            supervisor: None,
+            replaceable: bundle.staged.is_some() && bundle.descriptor.is_some(),
             control: Mutex::new(()),
             closed: OnceLock::new(),
             registry,
         }
+    }
+
+    /// An engine in a worker. Its faults are its supervisor's business: nothing demotes its bundle further.
+    fn remote(bundle: &Bundle, supervisor: Arc<Supervisor>) -> Result<Self, LoaderError> {
+        let (Some(digest), Some(descriptor)) = (bundle.digest, &bundle.descriptor) else {
+            return Err(LoaderError::NotReady {
+                id: bundle.id.clone(),
+                status: bundle.status.name().to_owned(),
+            });
+        };
+        let engine = RemoteEngine::new(EngineKind::Embed, descriptor.identity.clone(), Arc::clone(&supervisor));
+        Ok(Self {
+            supervisor: Some(supervisor),
+            ..Self::new(bundle, digest, Arc::new(engine), Weak::new())
+        })
+    }
+
+    /// Who supervises the engine, where it runs in a worker.
+    #[must_use]
+    pub const fn supervisor(&self) -> Option<&Arc<Supervisor>> {
+        self.supervisor.as_ref()
+    }
+
+    /// Whether the engine panicked in this process and a worker can take its place.
+    #[must_use]
+    pub fn moves_out(&self) -> bool {
+        let panicked = || {
+            self.closed
+                .get()
+                .is_some_and(|error| error.code == EngineErrorCode::Panic)
+        };
+        self.replaceable && self.supervisor.is_none() && panicked()
     }
 
     /// The bundle's id.

@@ -21,6 +21,7 @@ use crate::plugins::PluginRegistry;
 use crate::rpc::error::ServiceError;
 use crate::store::{Store, StoreError};
 use crate::task::Tasks;
+use crate::worker::room::{WorkerSettings, Workers};
 
 /// Why the daemon's state could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -108,6 +109,8 @@ impl Daemon {
         } = options;
         let started_at = SystemTime::now();
         let store = Store::open(&data.store(), tasks, started_at)?;
+        let workers = WorkerSettings::new(&config, worker_binary.clone(), &data);
+        let workers = Workers::new(workers, tasks.clone(), store.clone());
         let loader = LoaderConfig {
             plugin_dirs,
             staging_dir: data.staging(),
@@ -132,7 +135,7 @@ impl Daemon {
             started: Instant::now(),
             started_at,
             jobs: Jobs::new(tasks.clone(), store.generation(), &config.jobs),
-            plugins: PluginRegistry::new(loader, store.clone()),
+            plugins: PluginRegistry::new(loader, store.clone(), workers),
             store,
             models,
             lanes: Lanes::new(),
@@ -152,6 +155,7 @@ impl Daemon {
             }
         });
         residency::watch(&daemon);
+        refresh_workers(&daemon);
         Ok(daemon)
     }
 
@@ -186,6 +190,23 @@ impl Daemon {
         }
         *self.catalog.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(catalog);
     }
+}
+
+/// Asks idle workers now and then how they are, until the daemon stops (HEALTH-06).
+fn refresh_workers(daemon: &Arc<Daemon>) {
+    let every = Duration::from_millis(daemon.config.worker.refresh_ms);
+    let weak = Arc::downgrade(daemon);
+    let stop = daemon.tasks.stopping().clone();
+    drop(daemon.tasks.spawn("workers-refresh", async move {
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(every) => {}
+            }
+            let Some(daemon) = weak.upgrade() else { return };
+            daemon.plugins.refresh_workers();
+        }
+    }));
 }
 
 /// Logs catalog files that were not taken.

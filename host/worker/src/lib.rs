@@ -95,7 +95,7 @@ fn serve(options: &serve::Options) -> ExitCode {
     match serve::serve(options) {
         Ok(code) => code,
         Err(error) => {
-            tracing::error!(target: "synapse::worker", "{error}");
+            tracing::error!(target: "synapse.worker", "{error}");
             ExitCode::FAILURE
         }
     }

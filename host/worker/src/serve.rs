@@ -61,7 +61,8 @@ pub enum ServeError {
 /// # Errors
 /// [`ServeError`].
 pub fn serve(options: &Options) -> Result<ExitCode, ServeError> {
-    let scratch = std::env::temp_dir().join(format!("synapse-worker-{}", std::process::id()));
+    // Beside the socket, in the daemon's private folder: the daemon removes it when this process could not.
+    let scratch = options.socket.with_extension("tmp");
     std::fs::create_dir_all(&scratch)?;
     let plugin = synapse_loader::open_isolated(&options.plugin, &scratch)?;
     let outcome = serve_plugin(options, plugin);

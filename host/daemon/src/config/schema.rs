@@ -105,8 +105,7 @@ settings! {
     log: LogConfig {
         /// Seconds between two activity samples of the logger `synapse.perf`; 0 means no sampler (LOG-05).
         perf_interval_secs: u64 = 0, Project, 0..=86400;
-        /// Lines a second that are forwarded from one worker's output (LOG-06). This version runs no engine in a worker
-        /// yet.
+        /// Lines a second that are forwarded from one worker's output (LOG-06); what is left out is counted.
         worker_forward_lines_per_sec: u32 = 50, Project, 0..=100000;
     }
 
@@ -197,6 +196,37 @@ settings! {
         dirs: Vec<PathBuf> = Vec::new(), Machine;
         /// Milliseconds that a bundle's description may take.
         scan_timeout_ms: u64 = 5_000, Machine, 100..=600000;
+    }
+
+    /// Engines in processes of their own.
+    worker: WorkerConfig {
+        /// Milliseconds from the start of a worker to the end of its handshake.
+        handshake_ms: u64 = 10_000, Machine, 10..=600000;
+        /// Milliseconds without progress after which a worker that loads a model is lost (WSUP-06).
+        setup_silence_ms: u64 = 120_000, Machine, 10..=3600000;
+        /// Milliseconds without progress after which a worker that computes is lost (WSUP-06).
+        inference_silence_ms: u64 = 30_000, Machine, 10..=3600000;
+        /// Milliseconds after which any exchange with a worker ends, whatever its progress (WSUP-07).
+        exchange_ceiling_ms: u64 = 600_000, Machine, 10..=86400000;
+        /// Milliseconds that a killed worker may take to be gone.
+        exit_ms: u64 = 5_000, Machine, 10..=600000;
+        /// Milliseconds between two questions to an idle worker how it is (HEALTH-06).
+        refresh_ms: u64 = 5_000, Machine, 10..=3600000;
+        /// Bytes of the largest frame of the worker protocol; a worker may offer less.
+        max_frame_bytes: u32 = 67_108_864, Machine, 65536..=1073741824;
+        /// Deaths of workers over one model in one configuration, inside the window, that quarantine it until it is
+        /// loaded by hand (WSUP-17).
+        crashes_per_model: usize = 3, Machine, 1..=1000000;
+        /// Deaths of one lane's workers, inside the window, that show the lane as degraded (WSUP-18).
+        crashes_per_lane: usize = 6, Machine, 1..=1000000;
+        /// Milliseconds for which a death counts.
+        crash_window_ms: u64 = 600_000, Machine, 10..=86400000;
+        /// Milliseconds before a worker starts again after one death inside the window (WSUP-16).
+        backoff_first_ms: u64 = 100, Machine, 0..=600000;
+        /// Milliseconds before a worker starts again after two deaths.
+        backoff_second_ms: u64 = 1_000, Machine, 0..=600000;
+        /// Milliseconds before a worker starts again after three deaths or more.
+        backoff_ms: u64 = 5_000, Machine, 0..=600000;
     }
 
     /// Bringing model files to this machine.

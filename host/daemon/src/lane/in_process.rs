@@ -1,4 +1,4 @@
-//! A loaded model on an engine in this process, and the work of one embedding request on it.
+//! A loaded model on an engine, and the work of one embedding request on it.
 //!
 //! State: [`Loaded`] holds the engine's handle, the model's leased files, its tokenizer and its executor; it ends with
 //! the lane's unload. Callers: `lane::load` makes it, the embedding path submits [`EmbedWork`]. Not known here: the
@@ -38,10 +38,10 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Whether the engine gave the model up.
+    /// Whether the engine gave the model up, or will be replaced by a worker.
     #[must_use]
     pub fn is_given_up(&self) -> bool {
-        self.given_up.load(Ordering::Acquire)
+        self.given_up.load(Ordering::Acquire) || self.engine.moves_out()
     }
 }
 

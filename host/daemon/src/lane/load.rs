@@ -35,6 +35,28 @@ const MAX_HOLD: Duration = Duration::from_millis(800);
 /// A load without a caller who waits still ends: engines get this much time.
 const LOAD_DEADLINE: Duration = Duration::from_secs(600);
 
+/// Starts the load that the operator asked for, as [`start`] does, after lifting the lane's quarantine (OQ-8).
+///
+/// # Errors
+/// As [`start`].
+pub fn start_by_hand(daemon: &Arc<Daemon>, lane: &Arc<Lane>) -> Result<JobId, ServiceError> {
+    let work_daemon = Arc::clone(daemon);
+    let work_lane = Arc::clone(lane);
+    daemon
+        .jobs
+        .start(JobKind::ModelLoad, &lane.name, move |job| async move {
+            let pardoned = work_daemon.tasks.blocking("quarantine-lift", {
+                let (daemon, lane) = (Arc::clone(&work_daemon), Arc::clone(&work_lane));
+                move || daemon.plugins.pardon(&lane.bundle, &lane.name)
+            });
+            if pardoned.await?? {
+                // What the lane still holds was given up with the quarantine: the load is a real one.
+                unload(&work_daemon, &work_lane).await?;
+            }
+            run(work_daemon, work_lane, job).await
+        })
+}
+
 /// Starts the load of a lane as a job, or returns the job that is already at it (one load per lane at a time).
 ///
 /// # Errors
@@ -130,7 +152,7 @@ fn load(daemon: &Arc<Daemon>, lane: &Lane, job: &JobHandle) -> Result<Loaded, Se
     }
 
     residency::make_room(daemon, lane, size)?;
-    let engine = daemon.plugins.embed_engine(&lane.bundle)?;
+    let engine = daemon.plugins.embed_engine(&lane.bundle, &lane.name)?;
     let failed = |error: EngineError| load_failure(lane, &error);
     let identity = engine.identity().map_err(failed)?;
     if identity != lane.profile.engine {
@@ -224,7 +246,8 @@ fn start_lane(
         name: lane.name.clone(),
         limits,
         threads_per_call: daemon.threads_per_call,
-        preemptible: lane.preemptible(),
+        // A call in a worker goes on while its checkpoint is held here: it cannot give way.
+        preemptible: lane.preemptible() && engine.supervisor().is_none(),
         max_hold: MAX_HOLD,
     };
     Executor::start(&daemon.tasks, config)
@@ -288,6 +311,10 @@ pub fn after_failure(daemon: &Arc<Daemon>, lane: &Arc<Lane>, error: &EngineError
 /// cancellation; an engine that does not look leaves this thread behind.
 pub fn end(daemon: &Daemon) {
     daemon.lanes.close();
+    // Calls that were cancelled may end by themselves first; what does not must not hold up the lanes' ends.
+    daemon
+        .plugins
+        .stop_workers(Duration::from_millis(daemon.config.shutdown.cancel_ms / 2));
     for lane in daemon.lanes.all() {
         unload_now(&lane, |_| true);
     }

@@ -38,6 +38,7 @@ use self::state::{LaneEvent, LaneState};
 use crate::models::Installed;
 use crate::rpc::error::ServiceError;
 use crate::schedule::ExecutorLoad;
+use crate::worker::supervisor::Status;
 
 /// The registry of lanes. Cheap to clone; every clone is the same registry.
 #[derive(Clone, Debug, Default)]
@@ -116,6 +117,8 @@ pub struct LaneSnapshot {
     pub age: Duration,
     /// The fingerprint with the record's defaults.
     pub fingerprint: Sha256Digest,
+    /// Its worker, while the model is in one.
+    pub worker: Option<Status>,
 }
 
 impl fmt::Debug for Lane {
@@ -257,9 +260,9 @@ impl Lane {
     pub fn standing(&self) -> Standing {
         let place = self.place();
         match (place.state, &place.loaded, &place.failure) {
+            (LaneState::Ready, Some(loaded), _) if loaded.is_given_up() => Standing::Loading,
             (LaneState::Ready, Some(loaded), _) => match closed(loaded) {
                 Some(failure) => Standing::Failed(failure),
-                None if loaded.is_given_up() => Standing::Loading,
                 None => Standing::Ready(Arc::clone(loaded)),
             },
             (LaneState::Failed, _, Some(failure)) => Standing::Failed(failure.clone()),
@@ -282,6 +285,10 @@ impl Lane {
         let (state, loaded, failure) = (place.state, place.loaded.clone(), place.failure.clone());
         drop(place);
         let closed = loaded.as_ref().and_then(closed);
+        let worker = loaded
+            .as_ref()
+            .and_then(|loaded| loaded.engine.supervisor())
+            .map(|supervisor| supervisor.status());
         LaneSnapshot {
             name: self.name.clone(),
             model: self.record.id.clone(),
@@ -290,6 +297,7 @@ impl Lane {
             failure: closed.or(failure),
             age: Duration::from_nanos(self.nanos().saturating_sub(self.stamped_nanos.load(Ordering::Relaxed))),
             fingerprint: self.fingerprint(self.default_shape()),
+            worker,
         }
     }
 

@@ -9,6 +9,7 @@ use synapse_core::engine::{EngineKind, EngineSupport};
 use synapse_loader::{Bundle, BundleStatus, Descriptor};
 
 use crate::models::Installed;
+use crate::plugins::runs_in_worker;
 
 /// A lane that can serve, borrowed from the snapshots it was found in.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +18,7 @@ pub struct Choice<'a> {
     pub record: &'a Record,
     /// The catalog's row: engine, format and bounds.
     pub row: &'a EnvelopeRow,
-    /// The bundle, which is ready.
+    /// The bundle, which is ready or runs in a worker.
     pub bundle: &'a Bundle,
     /// What the bundle says about itself.
     pub descriptor: &'a Descriptor,
@@ -32,9 +33,9 @@ pub struct Choice<'a> {
 pub enum Obstacle {
     /// No bundle of that id is here.
     NoPlugin,
-    /// A bundle is here, but is refused, quarantined or needs a worker.
+    /// A bundle is here, but is refused or quarantined.
     Refused {
-        /// A stable word, for example `needs_worker`, `abi_major`.
+        /// A stable word, for example `abi_major`.
         reason: String,
         /// In words, and what to do.
         message: String,
@@ -139,6 +140,7 @@ pub fn usable<'a>(
         .ok_or(Obstacle::NoPlugin)?;
     let descriptor = match (&bundle.status, &bundle.descriptor) {
         (BundleStatus::Ready, Some(descriptor)) => descriptor,
+        (BundleStatus::NeedsWorker { .. }, Some(descriptor)) if runs_in_worker(bundle) => descriptor,
         (status, _) => {
             let reason = match status {
                 BundleStatus::Refused { reason, .. } => reason.as_str(),

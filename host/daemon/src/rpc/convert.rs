@@ -13,6 +13,7 @@ use super::error::ServiceError;
 use crate::lane::profile::ShapeRefused;
 use crate::lane::select::NoLane;
 use crate::models::ModelsError;
+use crate::plugins::EngineUnavailable;
 use crate::schedule::{CallError, Refused};
 use crate::store::StoreError;
 use crate::task::TaskFailed;
@@ -228,6 +229,15 @@ impl From<ModelsError> for ServiceError {
 impl From<StoreError> for ServiceError {
     fn from(error: StoreError) -> Self {
         Self::storage_failed(error.to_string())
+    }
+}
+
+impl From<EngineUnavailable> for ServiceError {
+    fn from(error: EngineUnavailable) -> Self {
+        match error {
+            EngineUnavailable::Loader(error) => error.into(),
+            EngineUnavailable::Store(error) => error.into(),
+        }
     }
 }
 

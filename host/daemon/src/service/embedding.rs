@@ -89,7 +89,7 @@ pub(super) async fn embed(daemon: &Arc<Daemon>, ctx: &RequestContext, ask: Ask) 
         numeric_profile_id: lane.profile_id.to_string(),
         table_epoch: TABLE_EPOCH,
         dims: shape.dims,
-        provenance: provenance(&lane, fingerprint.clone(), ask.role, shape),
+        provenance: provenance(&lane, &loaded, fingerprint.clone(), ask.role, shape),
         fingerprint,
         real_token_counts: items.iter().map(|item| item.effective_tokens).collect(),
         vectors: vectors.into_iter().map(vector).collect(),
@@ -389,14 +389,17 @@ fn failed(id: String, error: &ServiceError) -> ItemOutcome {
     }
 }
 
-fn provenance(lane: &Lane, fingerprint: String, role: Role, shape: ServedShape) -> Provenance {
+fn provenance(lane: &Lane, loaded: &Loaded, fingerprint: String, role: Role, shape: ServedShape) -> Provenance {
     Provenance {
         fingerprint,
         engine: lane.profile.engine.engine.clone(),
         engine_version: lane.profile.engine.version.clone(),
         bundle_digest: lane.bundle.digest.map(|digest| digest.to_string()).unwrap_or_default(),
         lane: lane.name.clone(),
-        placement: Placement::InProcess,
+        placement: match loaded.engine.supervisor() {
+            Some(_) => Placement::Worker,
+            None => Placement::InProcess,
+        },
         model_digest: lane.profile.model_digest.to_string(),
         role,
         template_id: profile::template_id(&lane.record, role),

@@ -11,6 +11,7 @@ use std::time::Duration;
 use synapse_loader::BundleStatus;
 use synapse_wire::client::{
     HealthParams, HealthResult, HealthStatus, JobCounts, JobKind, LaneHealth, ModelHealth, ModelState, PluginCounts,
+    WorkerHealth,
 };
 
 use super::{RequestContext, ServiceError};
@@ -118,7 +119,7 @@ fn assemble(sample: Sample) -> HealthResult {
         plugins: sample.plugins,
         jobs: sample.jobs,
         store_ok: sample.store_stopped.is_none(),
-        workers: Vec::new(),
+        workers: sample.lanes.iter().filter_map(worker_health).collect(),
     }
 }
 
@@ -133,6 +134,25 @@ fn lane_health(lane: &LaneSnapshot) -> LaneHealth {
     }
 }
 
+/// The worker of a lane, as its supervisor stamped it (HEALTH-07).
+fn worker_health(lane: &LaneSnapshot) -> Option<WorkerHealth> {
+    let worker = lane.worker.as_ref()?;
+    Some(WorkerHealth {
+        worker: lane.name.clone(),
+        alive: worker.pid.is_some(),
+        age_ms: u64::try_from(worker.stamped.elapsed().as_millis()).unwrap_or(u64::MAX),
+    })
+}
+
+/// Lanes whose workers used up their crash budget.
+fn degraded(sample: &Sample) -> Vec<&str> {
+    let lanes = sample.lanes.iter();
+    lanes
+        .filter(|lane| lane.worker.as_ref().is_some_and(|worker| worker.degraded))
+        .map(|lane| lane.name.as_str())
+        .collect()
+}
+
 /// The summary and its words: the gravest matter first (HEALTH-04 for a load in progress).
 fn verdict(sample: &Sample, models: &BTreeMap<String, ModelState>) -> (HealthStatus, String) {
     let in_state = |wanted: ModelState| -> Vec<&str> {
@@ -143,10 +163,13 @@ fn verdict(sample: &Sample, models: &BTreeMap<String, ModelState>) -> (HealthSta
             .collect()
     };
     let (failed, loading) = (in_state(ModelState::Failed), in_state(ModelState::Loading));
+    let degraded = degraded(sample);
     let text = if let Some(reason) = &sample.store_stopped {
         format!("the database takes no writes: {reason}; start the daemon again")
     } else if !failed.is_empty() {
         format!("failed {}", failed.join(", "))
+    } else if !degraded.is_empty() {
+        format!("degraded {}: its workers keep dying", degraded.join(", "))
     } else if !loading.is_empty() {
         format!("loading {}", loading.join(", "))
     } else if !sample.scanned {
@@ -162,7 +185,10 @@ mod tests {
     use synapse_core::digest::sha256;
 
     use super::*;
+    use std::time::Instant;
+
     use crate::schedule::ExecutorLoad;
+    use crate::worker::supervisor::Status;
 
     fn sample() -> Sample {
         Sample {
@@ -190,7 +216,36 @@ mod tests {
             failure: None,
             age: Duration::from_millis(77),
             fingerprint: sha256(b"f"),
+            worker: None,
         }
+    }
+
+    /// Proves HEALTH-07, WSUP-18.
+    #[test]
+    fn a_lane_whose_workers_keep_dying_is_degraded() {
+        let with = |degraded| {
+            let worker = Status {
+                generation: 7,
+                pid: None,
+                deaths: 6,
+                degraded,
+                last_fault: None,
+                rss_mb: None,
+                stamped: Instant::now(),
+            };
+            let lane = LaneSnapshot {
+                worker: Some(worker),
+                ..lane("m", "owned", LaneState::Ready)
+            };
+            let lanes = vec![lane];
+            assemble(Sample { lanes, ..sample() })
+        };
+        assert_eq!(with(false).status, HealthStatus::Ok);
+        let health = with(true);
+        assert_eq!(health.status, HealthStatus::Degraded);
+        assert!(health.text.starts_with("degraded m@owned:f32"), "{}", health.text);
+        let row = &health.workers[0];
+        assert_eq!((row.worker.as_str(), row.alive), ("m@owned:f32", false));
     }
 
     #[test]

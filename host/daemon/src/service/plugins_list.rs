@@ -11,6 +11,7 @@ use synapse_wire::client::{
 };
 
 use super::{RequestContext, ServiceError};
+use crate::plugins::runs_in_worker;
 use crate::state::Daemon;
 
 /// Lists the bundles, once the search of this start is over.
@@ -29,8 +30,10 @@ pub async fn run(
 }
 
 pub(crate) fn entry(bundle: &Bundle) -> PluginEntry {
+    let in_worker = runs_in_worker(bundle);
     let reason = match &bundle.status {
         BundleStatus::Ready => None,
+        BundleStatus::NeedsWorker { .. } if in_worker => None,
         BundleStatus::Refused { reason, .. } => Some(reason.as_str().to_owned()),
         other => Some(other.name().to_owned()),
     };
@@ -48,6 +51,7 @@ pub(crate) fn entry(bundle: &Bundle) -> PluginEntry {
         digest: bundle.digest.map(|digest| digest.to_string()),
         status: match bundle.status {
             BundleStatus::Ready => PluginStatus::Ready,
+            BundleStatus::NeedsWorker { .. } if in_worker => PluginStatus::Ready,
             BundleStatus::NeedsWorker { .. } => PluginStatus::NeedsWorker,
             BundleStatus::Refused { .. } => PluginStatus::Refused,
             BundleStatus::Quarantined { .. } => PluginStatus::Quarantined,
@@ -56,7 +60,10 @@ pub(crate) fn entry(bundle: &Bundle) -> PluginEntry {
         reason,
         message: bundle.status.message(),
         engines,
-        placement: (bundle.status == BundleStatus::Ready).then_some(Placement::InProcess),
+        placement: match bundle.status {
+            BundleStatus::Ready => Some(Placement::InProcess),
+            _ => in_worker.then_some(Placement::Worker),
+        },
     }
 }
 

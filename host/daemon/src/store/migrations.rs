@@ -32,6 +32,15 @@ pub(super) const STEPS: &[&str] = &[
          reason TEXT NOT NULL,
          at_unix_ms INTEGER NOT NULL
      ) STRICT;",
+    // 2: models whose workers died too often.
+    "CREATE TABLE quarantine (
+         digest TEXT NOT NULL,
+         lane TEXT NOT NULL,
+         key TEXT NOT NULL,
+         reason TEXT NOT NULL,
+         at_unix_ms INTEGER NOT NULL,
+         PRIMARY KEY (digest, lane, key)
+     ) STRICT;",
 ];
 
 /// Brings the database to the version of `steps`, all missing steps in one transaction.

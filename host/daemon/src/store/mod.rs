@@ -1,4 +1,5 @@
-//! The daemon's durable state, `<data dir>/store.db`: the start counter, what scans found, demoted bundles.
+//! The daemon's durable state, `<data dir>/store.db`: the start counter, what scans found, demoted
+//! bundles, quarantined models.
 //!
 //! State: the writer thread with the only connection, and this run's generation. Callers: `lib.rs` opens it once,
 //! `plugins` and `lane` read and write rows through it; every call blocks for a disk write and so never runs on a
@@ -11,6 +12,7 @@ mod demotion;
 mod error;
 mod generation;
 mod migrations;
+mod quarantine;
 mod scan_memory;
 mod writer;
 
@@ -21,6 +23,7 @@ use rusqlite::{Connection, OpenFlags};
 
 pub use self::demotion::Demotion;
 pub use self::error::StoreError;
+pub use self::quarantine::QuarantineRow;
 pub use self::scan_memory::StoredScans;
 use self::writer::Writer;
 use crate::task::Tasks;

@@ -99,7 +99,7 @@ fn pack(batch: &TokenBatch<'_>, doc_starts: Option<&[u32]>) -> Result<(Vec<Batch
 
 fn contradiction(what: &str, expected: usize, found: u64) -> EngineError {
     let message = format!("the worker's reply has {found} {what}, expected {expected}");
-    EngineError::new(EngineErrorCode::Internal, EngineState::EngineBad, message)
+    EngineError::new(EngineErrorCode::Internal, EngineState::Usable, message)
 }
 
 impl Engine for RemoteEngine {

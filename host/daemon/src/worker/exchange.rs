@@ -173,6 +173,7 @@ pub fn run(
                     }
                     .into());
                 }
+                check_count(request, &message)?;
                 let raw = receive_raw(connection, &message, &watch, &clock, &terms, &mut cancelled)?;
                 return Ok(Reply { message, raw });
             }
@@ -203,6 +204,21 @@ fn check_id(message: &WorkerMessage, expected: u64) -> Result<(), Fault> {
             request: "a request",
             found: type_name(message),
         }),
+    }
+}
+
+/// A reply for more or fewer items than were sent is no partial result.
+fn check_count(request: &HostMessage, reply: &WorkerMessage) -> Result<(), Fault> {
+    let (what, items, found) = match (request, reply) {
+        (HostMessage::EmbedBatch { items, .. }, WorkerMessage::Vectors { n, .. }) => ("vectors", items, *n),
+        (HostMessage::Rerank { items, .. }, WorkerMessage::Scores { n, .. }) => ("scores", items, *n),
+        _ => return Ok(()),
+    };
+    let (expected, found) = (items.len() as u64, u64::from(found));
+    if expected == found {
+        Ok(())
+    } else {
+        Err(Fault::Contradiction { what, expected, found })
     }
 }
 

@@ -76,6 +76,10 @@ pub enum Stage {
     Protocol,
     /// The process did not come up.
     Start,
+    /// The engine panicked; its process was ended.
+    Panic,
+    /// The engine said that it is not to be called again; its process was ended.
+    Engine,
 }
 
 impl Stage {
@@ -87,6 +91,8 @@ impl Stage {
             Self::Timeout => "timeout",
             Self::Protocol => "protocol",
             Self::Start => "start",
+            Self::Panic => "panic",
+            Self::Engine => "engine",
         }
     }
 }

@@ -11,7 +11,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -25,6 +25,7 @@ use synapse_wire::worker::{HostMessage, MIN_MAX_FRAME, PROTOCOL_VERSION, WorkerM
 use super::connection::{Connection, Received};
 use super::fault::Fault;
 use super::output::{LastWords, Stream};
+use crate::paths::private_dir;
 use crate::task::Tasks;
 
 /// What to start, and what it must say it is.
@@ -61,6 +62,19 @@ pub struct Worker {
     pub connection: Connection,
     /// What it printed last.
     pub words: Arc<LastWords>,
+    /// Its folder for temporary files, which goes with it.
+    pub scratch: Scratch,
+}
+
+/// The folder that a worker makes beside its socket; removed when this is dropped, however the worker ended.
+#[derive(Debug)]
+pub struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // A worker that ended in order removed it itself.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 /// Why a worker did not come up. The process, if there was one, has ended.
@@ -109,6 +123,9 @@ pub enum LaunchError {
 /// The environment variable that tells a worker its name (WPROTO-09).
 pub const WORKER_ID: &str = "SYNAPSE_WORKER_ID";
 
+/// How long the last words of an ended process are waited for.
+pub const SETTLE: Duration = Duration::from_millis(500);
+
 /// Starts the worker `worker_id` and shakes hands with it.
 ///
 /// # Errors
@@ -128,6 +145,7 @@ pub fn launch(plan: &Plan, worker_id: &str, tasks: &Tasks) -> Result<Worker, Lau
         .env(WORKER_ID, worker_id)
         .stdout(Output::Stream)
         .stderr(Output::Stream);
+    let scratch = Scratch(socket.path.with_extension("tmp"));
     let mut child = spawner().spawn(command)?;
     let words = LastWords::new(worker_id.to_owned(), plan.log_lines_per_second);
     follow(&mut child, &words, tasks);
@@ -139,12 +157,14 @@ pub fn launch(plan: &Plan, worker_id: &str, tasks: &Tasks) -> Result<Worker, Lau
                 pid,
                 connection,
                 words,
+                scratch,
             })
         }
         Err(failure) => {
             child.kill();
             let ended = child.wait_for_exit(plan.handshake);
             drop(child);
+            words.settle(SETTLE);
             Err(match (failure, ended) {
                 (LaunchError::Ended { status, .. }, _) => LaunchError::Ended {
                     status,
@@ -159,11 +179,13 @@ pub fn launch(plan: &Plan, worker_id: &str, tasks: &Tasks) -> Result<Worker, Lau
 fn follow(child: &mut Child, words: &Arc<LastWords>, tasks: &Tasks) {
     if let Some(out) = child.take_stdout() {
         let words = Arc::clone(words);
+        words.expect_stream();
         // Without a thread the output is lost, not the worker.
         let _ = tasks.thread("worker-stdout", move || words.follow(Stream::Out, out));
     }
     if let Some(err) = child.take_stderr() {
         let words = Arc::clone(words);
+        words.expect_stream();
         let _ = tasks.thread("worker-stderr", move || words.follow(Stream::Err, err));
     }
 }
@@ -181,11 +203,10 @@ impl Socket {
             path: path.clone(),
             source,
         };
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(dir)
-            .map_err(fail)?;
+        if let Some(parent) = dir.parent() {
+            private_dir(parent).map_err(fail)?;
+        }
+        private_dir(dir).map_err(fail)?;
         // Left by a daemon that was killed: this data dir is ours alone, so nobody listens on it.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),
@@ -298,7 +319,7 @@ pub fn check_hello(plan: &Plan, expected_nonce: &str, child: u32, hello: &Worker
     let refuse = |field, found: String, expected: String| Err(LaunchError::Refused { field, found, expected });
     if *v != PROTOCOL_VERSION {
         tracing::error!(
-            target: "synapse::worker",
+            target: "synapse.worker",
             worker_version = v, host_version = PROTOCOL_VERSION,
             "worker speaks another protocol version; install the worker that belongs to this daemon"
         );

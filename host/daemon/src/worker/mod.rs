@@ -10,6 +10,7 @@
 //! 3. [`exchange`]: one request and its reply; anything unexpected is a [`fault::Fault`] of the generation.
 //! 4. [`supervisor`]: a fault ends the generation once: kill, confirm the exit, count the death, start the next.
 //! 5. [`output`]: what the worker prints, into the log (limited) and into the ring of last words (not limited).
+//! 6. [`room`]: the supervisors of all lanes, made from the configuration, refreshed and stopped together.
 //!
 //! State: one [`supervisor::Supervisor`] a lane. Callers: `plugins` and `lane`. Not known here: models, requests, the
 //! database; quarantine is kept through [`supervisor::Quarantine`].
@@ -20,6 +21,7 @@ pub mod exchange;
 pub mod fault;
 pub mod launch;
 pub mod output;
+pub mod room;
 pub mod supervisor;
 
 #[cfg(test)]

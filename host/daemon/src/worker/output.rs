@@ -7,8 +7,8 @@
 use std::collections::VecDeque;
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use synapse_core::schedule::Tick;
 use synapse_core::supervision::forward::LineLimit;
@@ -26,12 +26,15 @@ pub struct LastWords {
     started: Instant,
     ended: AtomicBool,
     inner: Mutex<Inner>,
+    done: Condvar,
 }
 
 #[derive(Debug)]
 struct Inner {
     ring: VecDeque<u8>,
     limit: LineLimit,
+    /// Streams that are being followed.
+    open: usize,
 }
 
 /// Which stream a line came from.
@@ -50,12 +53,14 @@ impl LastWords {
         let inner = Inner {
             ring: VecDeque::with_capacity(LAST_WORDS_BYTES),
             limit: LineLimit::new(lines_per_second),
+            open: 0,
         };
         Arc::new(Self {
             worker,
             started: Instant::now(),
             ended: AtomicBool::new(false),
             inner: Mutex::new(inner),
+            done: Condvar::new(),
         })
     }
 
@@ -79,6 +84,21 @@ impl LastWords {
         self.ended.load(Ordering::Acquire)
     }
 
+    /// Announces a stream that a thread will follow.
+    pub fn expect_stream(&self) {
+        self.lock().open += 1;
+    }
+
+    /// Waits until every announced stream was read to its end, at most `bound`: what a process printed just before its
+    /// end may still be on its way when its exit is known.
+    pub fn settle(&self, bound: Duration) {
+        // After the bound there is what there is: a grandchild may hold the stream for ever.
+        let _ = self
+            .done
+            .wait_timeout_while(self.lock(), bound, |inner| inner.open > 0)
+            .unwrap_or_else(PoisonError::into_inner);
+    }
+
     fn keep(&self, bytes: &[u8]) {
         let mut inner = self.lock();
         let bytes = &bytes[bytes.len().saturating_sub(LAST_WORDS_BYTES)..];
@@ -95,10 +115,10 @@ impl LastWords {
         let line = String::from_utf8_lossy(line);
         let worker = self.worker.as_str();
         match (stream, dropped) {
-            (Stream::Out, 0) => tracing::debug!(target: "synapse::worker", worker, "{line}"),
-            (Stream::Out, dropped) => tracing::debug!(target: "synapse::worker", worker, dropped, "{line}"),
-            (Stream::Err, 0) => tracing::warn!(target: "synapse::worker", worker, "{line}"),
-            (Stream::Err, dropped) => tracing::warn!(target: "synapse::worker", worker, dropped, "{line}"),
+            (Stream::Out, 0) => tracing::debug!(target: "synapse.worker", worker, "{line}"),
+            (Stream::Out, dropped) => tracing::debug!(target: "synapse.worker", worker, dropped, "{line}"),
+            (Stream::Err, 0) => tracing::warn!(target: "synapse.worker", worker, "{line}"),
+            (Stream::Err, dropped) => tracing::warn!(target: "synapse.worker", worker, dropped, "{line}"),
         }
     }
 
@@ -129,6 +149,10 @@ impl LastWords {
             self.forward(stream, &line);
         }
         self.ended.store(true, Ordering::Release);
+        let mut inner = self.lock();
+        inner.open = inner.open.saturating_sub(1);
+        drop(inner);
+        self.done.notify_all();
     }
 }
 

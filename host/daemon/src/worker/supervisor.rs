@@ -58,12 +58,14 @@ impl Default for Limits {
 /// Names a model in a configuration: a digest over both.
 pub type ModelKey = String;
 
-/// Where quarantined pairs are kept across restarts (OQ-8).
+/// Where the quarantined pairs of one lane are kept across restarts (OQ-8).
 pub trait Quarantine: Send + Sync {
     /// Why the pair is quarantined, if it is.
-    fn reason(&self, bundle: &str, key: &ModelKey) -> Option<String>;
+    fn reason(&self, key: &ModelKey) -> Option<String>;
     /// Quarantines the pair.
-    fn impose(&self, bundle: &str, key: &ModelKey, reason: &str);
+    fn impose(&self, key: &ModelKey, reason: &str);
+    /// Lifts every quarantine of the lane, and names the pairs.
+    fn lift(&self) -> Vec<ModelKey>;
 }
 
 /// What a lane's worker is, for `health`.
@@ -111,6 +113,21 @@ pub struct LoadRequest {
     pub runtime_config: RuntimeConfig,
 }
 
+/// Why a generation ends.
+struct Lost {
+    stage: Stage,
+    reason: String,
+}
+
+impl Lost {
+    fn by(fault: &Fault) -> Self {
+        Self {
+            stage: fault.stage(),
+            reason: fault.to_string(),
+        }
+    }
+}
+
 struct Lane {
     worker: Option<Worker>,
     unconfirmed: Option<Arc<Mutex<Child>>>,
@@ -124,6 +141,7 @@ struct Lane {
 /// One lane's worker.
 pub struct Supervisor {
     me: Weak<Self>,
+    name: String,
     bundle: String,
     plan: Plan,
     limits: Limits,
@@ -156,9 +174,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Supervisor {
-    /// A supervisor without a process: the first load starts one. `bundle` is the bundle's id.
+    /// A supervisor without a process: the first load starts one. `name` begins the names of its workers and belongs to
+    /// no other supervisor of this daemon.
     #[must_use]
-    pub fn new(bundle: String, plan: Plan, limits: Limits, tasks: Tasks, quarantine: Arc<dyn Quarantine>) -> Arc<Self> {
+    pub fn new(name: String, plan: Plan, limits: Limits, tasks: Tasks, quarantine: Arc<dyn Quarantine>) -> Arc<Self> {
         let status = Status {
             generation: 0,
             pid: None,
@@ -179,7 +198,8 @@ impl Supervisor {
         };
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
-            bundle,
+            name,
+            bundle: plan.expected_bundle.id.clone(),
             plan,
             limits,
             tasks,
@@ -285,11 +305,20 @@ impl Supervisor {
             .ok_or_else(|| unknown_model(model))?;
         self.refuse_quarantined(&key)?;
         self.ensure_worker(&mut lane, ctx)?;
-        let remote = self.ensure_loaded(&mut lane, model, ctx.control)?;
+        let remote = self.ensure_loaded(&mut lane, model)?;
         let req_id = self.next_id();
         let (request, raw) = make(req_id, remote);
         let raw = (!raw.is_empty()).then_some(raw.as_slice());
-        self.run(&mut lane, &request, raw, Phase::Inference, &key, ctx.control)
+        let reply = self.run(&mut lane, &request, raw, Phase::Inference, &key, ctx.control)?;
+        let expected = lane.models.get(&model.0).map(|known| known.loaded.dims);
+        match (&reply.message, expected) {
+            (WorkerMessage::Vectors { dims: found, .. }, Some(expected)) if *found != expected => {
+                let (what, expected, found) = ("values a vector", expected.into(), (*found).into());
+                let fault = Fault::Contradiction { what, expected, found };
+                Err(self.bury(&mut lane, Lost::by(&fault), Some(&key)))
+            }
+            _ => Ok(reply),
+        }
     }
 
     /// Asks an idle worker how it is and stamps the answer; a busy one is left alone (HEALTH-06). A worker that died
@@ -300,6 +329,7 @@ impl Supervisor {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
+        lock(&self.shown).status.degraded = lane.deaths.degraded(self.now());
         if lane.worker.is_none() || *lock(&self.stopping) {
             return;
         }
@@ -323,11 +353,12 @@ impl Supervisor {
         }
     }
 
-    /// Ends the worker: SHUTDOWN when it is idle or becomes idle in time, the kill otherwise. Nothing starts after.
-    pub fn stop(&self) {
+    /// Ends the worker: SHUTDOWN when it is idle or becomes idle within `patience`, the kill otherwise. Nothing starts
+    /// after.
+    pub fn stop(&self, patience: Duration) {
         *lock(&self.stopping) = true;
         self.stopped.notify_all();
-        let end = Instant::now() + self.limits.exit;
+        let end = Instant::now() + patience;
         loop {
             match self.lane.try_lock() {
                 Ok(mut lane) => return self.end_worker(&mut lane),
@@ -349,13 +380,24 @@ impl Supervisor {
     }
 
     fn refuse_quarantined(&self, key: &ModelKey) -> Result<(), EngineError> {
-        self.quarantine.reason(&self.bundle, key).map_or(Ok(()), |reason| {
+        self.quarantine.reason(key).map_or(Ok(()), |reason| {
+            let message = format!("quarantined after too many deaths; load the model to try again. The last: {reason}");
             Err(EngineError::new(
                 EngineErrorCode::Quarantined,
                 EngineState::Usable,
-                reason,
+                message,
             ))
         })
+    }
+
+    /// Lifts the quarantine of the lane's models and forgives their deaths. False when none was quarantined.
+    pub fn pardon(&self) -> bool {
+        let lifted = self.quarantine.lift();
+        let mut lane = lock(&self.lane);
+        for key in &lifted {
+            lane.deaths.pardon(key);
+        }
+        !lifted.is_empty()
     }
 
     /// Runs one exchange; a fault buries the generation.
@@ -381,18 +423,24 @@ impl Supervisor {
         match exchange::run(&mut worker.connection, request, raw, terms) {
             Ok(reply) => Ok(reply),
             Err(ExchangeError::Engine(error)) if error.state == EngineState::EngineBad => {
-                let words = error.message.clone();
-                Err(self.bury(lane, &Fault::Closed, Some(key), Some(words)))
+                let stage = if error.code == EngineErrorCode::Panic {
+                    Stage::Panic
+                } else {
+                    Stage::Engine
+                };
+                let reason = error.message;
+                Err(self.bury(lane, Lost { stage, reason }, Some(key)))
             }
             Err(ExchangeError::Engine(error)) => Err(error),
-            Err(ExchangeError::Fault(fault)) => Err(self.bury(lane, &fault, Some(key), None)),
+            Err(ExchangeError::Fault(fault)) => Err(self.bury(lane, Lost::by(&fault), Some(key))),
         }
     }
 
     /// Ends a generation after a fault and says what the caller of its exchange is told.
-    fn bury(&self, lane: &mut Lane, fault: &Fault, key: Option<&ModelKey>, said: Option<String>) -> EngineError {
+    fn bury(&self, lane: &mut Lane, lost: Lost, key: Option<&ModelKey>) -> EngineError {
+        let Lost { stage, reason } = lost;
         let Some(worker) = lane.worker.take() else {
-            return crashed(fault.stage(), fault.to_string(), String::new());
+            return crashed(stage, reason, String::new());
         };
         for model in lane.models.values_mut() {
             model.remote = None;
@@ -400,7 +448,7 @@ impl Supervisor {
         let ended = {
             let mut child = lock(&worker.child);
             // A worker that ends by itself says how; one that does not is killed.
-            let by_itself = matches!(fault.stage(), Stage::Exit)
+            let by_itself = matches!(stage, Stage::Exit)
                 .then(|| child.wait_for_exit(Duration::from_millis(200)).ok().flatten())
                 .flatten();
             child.kill();
@@ -409,14 +457,14 @@ impl Supervisor {
         if ended.is_none() {
             lane.unconfirmed = Some(Arc::clone(&worker.child));
         }
+        worker.words.settle(launch::SETTLE);
         let how = ended.map_or_else(|| "its exit is not confirmed".to_owned(), |status| status.to_string());
-        let reason = said.unwrap_or_else(|| fault.to_string());
         let key = key.filter(|key| !key.is_empty());
         let verdict = lane.deaths.died(lane.generation, key, self.now());
         let message = format!("worker of {} lost: {reason} ({how})", self.bundle);
         tracing::warn!(
-            target: "synapse::worker",
-            bundle = self.bundle, generation = lane.generation.0, stage = fault.stage().name(), "{message}"
+            target: "synapse.worker",
+            bundle = self.bundle, generation = lane.generation.0, stage = stage.name(), "{message}"
         );
         match verdict {
             Verdict::Stale => {}
@@ -424,14 +472,23 @@ impl Supervisor {
             Verdict::Quarantine { not_before } => {
                 lane.not_before = not_before;
                 if let Some(key) = key {
-                    self.quarantine.impose(&self.bundle, key, &message);
-                    lane.models.retain(|_, model| model.key != *key);
+                    tracing::error!(
+                        target: "synapse.worker",
+                        bundle = self.bundle, "the model is quarantined in this lane until it is loaded by hand"
+                    );
+                    self.quarantine.impose(key, &message);
                 }
             }
         }
         self.show_death(lane, &message);
         self.restart_later(lane);
-        crashed(fault.stage(), message, worker.words.text())
+        crashed(stage, message, worker.words.text())
+    }
+
+    /// Whether a model wants a worker and may have one.
+    fn wanted(&self, lane: &Lane) -> bool {
+        let mut models = lane.models.values();
+        models.any(|model| self.quarantine.reason(&model.key).is_none())
     }
 
     fn show_death(&self, lane: &Lane, message: &str) {
@@ -450,7 +507,7 @@ impl Supervisor {
         let Some(me) = self
             .me
             .upgrade()
-            .filter(|_| !lane.models.is_empty() && !*lock(&self.stopping))
+            .filter(|_| self.wanted(lane) && !*lock(&self.stopping))
         else {
             return;
         };
@@ -465,15 +522,15 @@ impl Supervisor {
                 };
                 let mut lane = lock(&me.lane);
                 if lane.worker.is_none()
-                    && !lane.models.is_empty()
+                    && me.wanted(&lane)
                     && let Err(error) = me.ensure_worker(&mut lane, &ctx)
                 {
-                    tracing::warn!(target: "synapse::worker", bundle = me.bundle, "restart failed: {error}");
+                    tracing::warn!(target: "synapse.worker", bundle = me.bundle, "restart failed: {error}");
                 }
             }
         });
         if let Err(error) = restart {
-            tracing::warn!(target: "synapse::worker", bundle = self.bundle, "no thread for the restart: {error}");
+            tracing::warn!(target: "synapse.worker", bundle = self.bundle, "no thread for the restart: {error}");
         }
     }
 
@@ -497,12 +554,15 @@ impl Supervisor {
             ));
         }
         if let Some(worker) = &mut lane.worker {
-            let gone = worker.words.ended() && matches!(lock(&worker.child).try_wait(), Ok(Some(_)) | Err(_));
-            if !gone {
-                return Ok(());
+            // Nothing was sent yet: the death is counted for nobody, and this call goes to the next generation.
+            match worker.connection.expect_quiet() {
+                Ok(()) => return Ok(()),
+                Err(Fault::Closed) => {
+                    let (stage, reason) = (Stage::Exit, "it ended between requests".to_owned());
+                    self.bury(lane, Lost { stage, reason }, None);
+                }
+                Err(fault) => drop(self.bury(lane, Lost::by(&fault), None)),
             }
-            // Nobody's exchange was running: the death is counted, and this call goes to the next generation.
-            self.bury(lane, &Fault::Closed, None, Some("it ended between requests".to_owned()));
         }
         if let Some(child) = &lane.unconfirmed {
             let ended = lock(child).wait_for_exit(self.limits.exit).ok().flatten();
@@ -514,11 +574,11 @@ impl Supervisor {
         }
         self.wait_for_backoff(lane, ctx)?;
         lane.generation = Generation(lane.generation.0 + 1);
-        let worker_id = format!("{}-{}", self.bundle, lane.generation.0);
+        let worker_id = format!("{}-{}", self.name, lane.generation.0);
         match launch::launch(&self.plan, &worker_id, &self.tasks) {
             Ok(worker) => {
                 tracing::info!(
-                    target: "synapse::worker",
+                    target: "synapse.worker",
                     bundle = self.bundle, generation = lane.generation.0, pid = worker.pid, "worker started"
                 );
                 let mut shown = lock(&self.shown);
@@ -532,10 +592,17 @@ impl Supervisor {
             }
             Err(error) => return Err(self.launch_failed(lane, &error)),
         }
-        let models: Vec<ModelRef> = lane.models.keys().map(|model| ModelRef(*model)).collect();
-        for model in models {
+        let models: Vec<(ModelRef, ModelKey)> = lane
+            .models
+            .iter()
+            .map(|(model, known)| (ModelRef(*model), known.key.clone()))
+            .collect();
+        for (model, key) in models {
+            if self.quarantine.reason(&key).is_some() {
+                continue;
+            }
             // A model that does not load again is told to its own callers; a fault ends this generation.
-            if self.ensure_loaded(lane, model, ctx.control).is_err() && lane.worker.is_none() {
+            if self.ensure_loaded(lane, model).is_err() && lane.worker.is_none() {
                 return Err(crashed(
                     Stage::Start,
                     "the worker was lost while it loaded again".to_owned(),
@@ -552,7 +619,7 @@ impl Supervisor {
             _ => String::new(),
         };
         let message = format!("worker of {} did not start: {error}", self.bundle);
-        tracing::error!(target: "synapse::worker", bundle = self.bundle, "{message}");
+        tracing::error!(target: "synapse.worker", bundle = self.bundle, "{message}");
         if let Verdict::Restart { not_before } | Verdict::Quarantine { not_before } =
             lane.deaths.died(lane.generation, None, self.now())
         {
@@ -579,13 +646,14 @@ impl Supervisor {
         }
     }
 
-    fn ensure_loaded(&self, lane: &mut Lane, model: ModelRef, control: &dyn CallControl) -> Result<u64, EngineError> {
+    /// Loads a model into the running generation. Not even its caller's cancellation ends that: the next one wants it.
+    fn ensure_loaded(&self, lane: &mut Lane, model: ModelRef) -> Result<u64, EngineError> {
         let known = lane.models.get(&model.0).ok_or_else(|| unknown_model(model))?;
         if let Some(remote) = known.remote {
             return Ok(remote);
         }
         let (key, request) = (known.key.clone(), known.request.clone());
-        let (remote, _) = self.load_remote(lane, &key, &request, control)?;
+        let (remote, _) = self.load_remote(lane, &key, &request, &Uncancelled)?;
         if let Some(known) = lane.models.get_mut(&model.0) {
             known.remote = Some(remote);
         }
