@@ -7,13 +7,14 @@
 use std::path::Path;
 
 use super::plan::{Group, Plan};
+use super::reader::{Norm, Reader, value_count};
 use super::worker::{After, NormWeights, Worker};
 use super::workspace::{BLOCK_ROWS, Matrix};
 use crate::artifact::config::BertConfig;
 use crate::artifact::modules::Pooling;
 use crate::artifact::safetensors::SafeTensors;
 use crate::error::{OwnedError, Result};
-use crate::kernel::buffer::{Buffer, OutOfMemory};
+use crate::kernel::buffer::Buffer;
 use crate::kernel::lanes::LANES;
 use crate::kernel::packed::PackedLinear;
 use crate::thread::Stopped;
@@ -57,11 +58,6 @@ impl BertShape {
     const fn head_place(&self, index: usize) -> usize {
         index / self.head_width * self.head_stride + index % self.head_width
     }
-}
-
-struct Norm {
-    weight: Buffer,
-    bias: Buffer,
 }
 
 struct Layer {
@@ -109,20 +105,14 @@ impl Bert {
             tensors.require(&format!("{prefix}{name}"), shape)?;
         }
         unused.extend(unused_names(&tensors, prefix, &plan));
-        let total = plan.iter().map(|(_, shape)| size_of_shape(shape)).sum();
+        let total = plan.iter().map(|(_, shape)| value_count(shape)).sum();
         let shape = BertShape::new(&config);
-        let mut reader = Reader {
-            tensors,
-            prefix,
-            done: 0,
-            total,
-            progress,
-        };
+        let mut reader = Reader::new(tensors, prefix, total, progress);
         let hidden = config.hidden;
-        let words = reader.table("embeddings.word_embeddings.weight", config.vocabulary, &shape)?;
-        let positions = reader.table("embeddings.position_embeddings.weight", config.positions, &shape)?;
-        let segments = reader.table("embeddings.token_type_embeddings.weight", config.segments, &shape)?;
-        let embedding_norm = reader.norm("embeddings.LayerNorm", &shape)?;
+        let words = reader.table("embeddings.word_embeddings.weight", config.vocabulary, hidden)?;
+        let positions = reader.table("embeddings.position_embeddings.weight", config.positions, hidden)?;
+        let segments = reader.table("embeddings.token_type_embeddings.weight", config.segments, hidden)?;
+        let embedding_norm = reader.norm("embeddings.LayerNorm", hidden)?;
         let mut layers = Vec::with_capacity(config.layers);
         for number in 0..config.layers {
             let name = |part: &str| format!("encoder.layer.{number}.{part}");
@@ -147,7 +137,7 @@ impl Bert {
                 |output| output,
                 |input| shape.head_place(input),
             )?;
-            let attention_norm = reader.norm(&name("attention.output.LayerNorm"), &shape)?;
+            let attention_norm = reader.norm(&name("attention.output.LayerNorm"), hidden)?;
             let mut up = PackedLinear::zeroed(shape.hidden_stride, config.intermediate)?;
             let from = name("intermediate.dense");
             reader.linear(
@@ -168,7 +158,7 @@ impl Bert {
                 |output| output,
                 |input| input,
             )?;
-            let out_norm = reader.norm(&name("output.LayerNorm"), &shape)?;
+            let out_norm = reader.norm(&name("output.LayerNorm"), hidden)?;
             layers.push(Layer {
                 qkv,
                 attention_out,
@@ -204,19 +194,18 @@ impl Bert {
     /// Bytes of weights held.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let norm = |norm: &Norm| norm.weight.bytes() + norm.bias.bytes();
         let layer = |layer: &Layer| {
             [&layer.qkv, &layer.attention_out, &layer.up, &layer.down]
                 .into_iter()
                 .map(PackedLinear::bytes)
                 .sum::<usize>()
-                + norm(&layer.attention_norm)
-                + norm(&layer.out_norm)
+                + layer.attention_norm.bytes()
+                + layer.out_norm.bytes()
         };
         self.words.bytes()
             + self.positions.bytes()
             + self.segments.bytes()
-            + norm(&self.embedding_norm)
+            + self.embedding_norm.bytes()
             + self.layers.iter().map(layer).sum::<usize>()
     }
 
@@ -489,72 +478,4 @@ fn unused_names(tensors: &SafeTensors, prefix: &str, plan: &[(String, Vec<usize>
         .filter(|&name| !needed.contains(name) && !left_over.contains(&name.strip_prefix(prefix).unwrap_or(name)))
         .map(str::to_owned)
         .collect()
-}
-
-fn size_of_shape(shape: &[usize]) -> u64 {
-    shape.iter().map(|&dimension| dimension as u64).product()
-}
-
-/// Reads tensors into their packed places.
-struct Reader<'r> {
-    tensors: SafeTensors,
-    prefix: &'static str,
-    done: u64,
-    total: u64,
-    progress: &'r mut dyn FnMut(u64, u64) -> bool,
-}
-
-impl Reader<'_> {
-    fn read(&mut self, name: &str, shape: &[usize], row: impl FnMut(usize, &[f32])) -> Result<()> {
-        self.tensors.read_rows(&format!("{}{name}", self.prefix), shape, row)?;
-        self.done += size_of_shape(shape);
-        if (self.progress)(self.done, self.total) {
-            Ok(())
-        } else {
-            Err(OwnedError::Cancelled)
-        }
-    }
-
-    /// A table whose rows are padded to the stream's stride.
-    fn table(&mut self, name: &str, rows: usize, shape: &BertShape) -> Result<Buffer> {
-        let stride = shape.hidden_stride;
-        let size = rows.checked_mul(stride).ok_or(OutOfMemory { bytes: usize::MAX })?;
-        let mut table = Buffer::zeroed(size)?;
-        self.read(name, &[rows, shape.hidden], |row, values| {
-            table.values_mut()[row * stride..][..values.len()].copy_from_slice(values);
-        })?;
-        Ok(table)
-    }
-
-    fn norm(&mut self, name: &str, shape: &BertShape) -> Result<Norm> {
-        let mut vector = |part: &str| -> Result<Buffer> {
-            let mut buffer = Buffer::zeroed(shape.hidden_stride)?;
-            self.read(&format!("{name}.{part}"), &[shape.hidden], |_, values| {
-                buffer.values_mut()[..values.len()].copy_from_slice(values);
-            })?;
-            Ok(buffer)
-        };
-        Ok(Norm {
-            weight: vector("weight")?,
-            bias: vector("bias")?,
-        })
-    }
-
-    fn linear(
-        &mut self,
-        name: &str,
-        (outputs, inputs): (usize, usize),
-        layer: &mut PackedLinear,
-        factor: f64,
-        column: impl Fn(usize) -> usize,
-        place: impl Fn(usize) -> usize,
-    ) -> Result<()> {
-        let mut bias = vec![0.0; outputs];
-        self.read(&format!("{name}.bias"), &[outputs], |_, values| {
-            bias.copy_from_slice(values)
-        })?;
-        self.read(&format!("{name}.weight"), &[outputs, inputs], |output, weights| {
-            layer.set_output(column(output), weights, bias[output], factor, &place);
-        })
-    }
 }
