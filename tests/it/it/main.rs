@@ -5,6 +5,10 @@
 
 #![forbid(unsafe_code)]
 
+mod bad_input;
+mod envelope;
+mod parity;
 mod pull_kill;
 mod pull_source;
+mod restart;
 mod support;
