@@ -48,11 +48,6 @@ pub const EXCEPTIONS: &[Exception] = &[
         "a made-up home folder in the test of the search order",
     ),
     except(
-        "length",
-        "host/daemon/src/rpc/error.rs",
-        "one table of all public errors, from which the docs are generated",
-    ),
-    except(
         "sleeps",
         "host/daemon/src/worker/tests.rs",
         "a scripted worker that is silent on a real socket for part of a window",

@@ -9,6 +9,7 @@ pub mod context;
 pub mod convert;
 pub mod dispatch;
 pub mod error;
+pub mod failure;
 pub mod limits;
 pub mod line;
 pub mod listener;

@@ -25,7 +25,7 @@ pub struct Limits {
     /// Requests in flight on one connection; status operations are free.
     pub max_in_flight_per_connection: u32,
     /// Requests in flight of one client process.
-    pub max_in_flight_per_client: u32,
+    pub max_in_flight_per_process: u32,
     /// Open connections.
     pub max_connections: u32,
     /// Time from a line's first byte to its end, in milliseconds.
@@ -34,10 +34,10 @@ pub struct Limits {
     pub inline_items: u32,
     /// Tokens of an inline batch.
     pub inline_tokens: u32,
-    /// Bytes of text of an inline batch.
+    /// Bytes of all texts of an inline batch.
     pub inline_text_bytes: u64,
     /// Bytes of one text.
-    pub max_text_bytes: u64,
+    pub inline_item_bytes: u64,
     /// The deadline of a request that names none, in milliseconds.
     pub default_deadline_ms: u64,
     /// The longest wait of a request that names none, in milliseconds.
