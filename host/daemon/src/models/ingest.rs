@@ -7,8 +7,12 @@
 //! the tokenizer against the model's table, and write the artifact record last. A crash between two steps leaves
 //! blobs and no record, so the model is not installed and the next pull goes on from there.
 
+use std::fs::File;
+use std::path::Path;
+
 use synapse_catalog::{Format, Record, layout, profile};
 
+use super::gguf::{self, GgufError};
 use super::record::{ArtifactFile, ArtifactRecord, ArtifactTokenizer, Validation};
 use super::source::{self, Fetch, SourceChoice, expected};
 use super::{ModelsError, store};
@@ -45,11 +49,23 @@ pub fn ingest(
     proven.map(|artifact| (artifact, source))
 }
 
+/// Checks a GGUF file before any engine may see it. Its digest is the record's, which says nothing of its making.
+fn inspect_gguf(path: &Path, size: u64) -> Result<(), GgufError> {
+    let mut file = File::open(path)?;
+    gguf::inspect(&mut file, size).map(drop)
+}
+
 fn prove(record: &Record, format: &Format, source: &str, on: Fetch<'_>) -> Result<ArtifactRecord, ModelsError> {
     let invalid = |what: &str, reason: String| ModelsError::ArtifactInvalid {
         what: format!("{} ({what})", record.id),
         reason,
     };
+    if format.format == "gguf" {
+        for file in &format.files {
+            inspect_gguf(&on.blobs.path(file.sha256), file.size)
+                .map_err(|error| invalid(&file.path, error.to_string()))?;
+        }
+    }
     let files = record.files_to_fetch(format);
     let read = |path: &str| {
         let file = files.iter().find(|file| file.path == path && file.size <= MAX_READ)?;

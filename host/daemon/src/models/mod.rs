@@ -9,6 +9,7 @@
 //! the way (`source`), a finished file moves under its digest by rename (`store`), the tokenizer is sanitised and the
 //! layout checked (`ingest`), and the record is written last (`record`). Whatever is under a digest name is whole.
 
+pub mod gguf;
 pub mod ingest;
 pub mod lease;
 pub mod record;

@@ -98,7 +98,7 @@ fn check_model(gguf: &Gguf) -> Result<(), GgufError> {
             ARCHITECTURES.join(", ")
         ));
     }
-    let mut required = |name: &str| {
+    let required = |name: &str| {
         let key = format!("{architecture}.{name}");
         match (gguf.unsigned(&key), gguf.metadata.get(&key)) {
             (Some(value), _) if value > 0 => Ok(value),
