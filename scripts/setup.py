@@ -45,25 +45,11 @@ WHEELS = {
         "5a34fc4dfeb5a7b4a74c95dcba1e773d722abda720b474edf1b0c419dc6d163d",
         LINUX_X86_64,
     ),
-    "cmake": Wheel(
-        "cmake==4.4.5",
-        "cmake-4.4.5-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
-        "85625a9b6d5e88ff99c7eb79123d85570844e77ac076366cf75c609cc0b1b579",
-        ("--platform", "manylinux_2_17_x86_64"),
-    ),
-    "libclang": Wheel(
-        "libclang==18.1.1",
-        "libclang-18.1.1-py2.py3-none-manylinux2010_x86_64.whl",
-        "c533091d8a3bbf7460a00cb6c1a71da93bffe148f172c7d03b1c31fbf8aa2a0b",
-        ("--platform", "manylinux2010_x86_64"),
-    ),
 }
 
 # What is taken out of a wheel: the members' prefix, and the folder in the cache that stands for it.
 UNPACKED = {
     "onnxruntime": ("onnxruntime/capi/libonnxruntime.so", "native/onnxruntime-1.32.0"),
-    "cmake": ("cmake/data/", "tools/cmake-4.4.5"),
-    "libclang": ("libclang-18.1.1.data/platlib/clang/native/libclang.so", "tools/libclang-18.1.1"),
 }
 
 
@@ -90,7 +76,7 @@ def missing_prerequisites() -> list[str]:
     if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True).returncode != 0:
         lacks.append("pip for this python3: apt-get install python3-pip")
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
-        lacks.append("a pinned build of onnxruntime, cmake and libclang for this system: only Linux on x86-64 is pinned yet")
+        lacks.append("a pinned build of onnxruntime for this system: only Linux on x86-64 is pinned yet")
     return lacks
 
 
@@ -154,16 +140,6 @@ def unpack(name: str, wheel: pathlib.Path) -> None:
         shutil.rmtree(scratch)
 
 
-def link_compiler_headers() -> None:
-    """Points the cache at the C compiler's own headers, which the libclang wheel lacks and bindgen needs."""
-    found = subprocess.run(["cc", "-print-file-name=include"], capture_output=True, text=True, check=True)
-    link = cache_dir() / "tools" / "compiler-include"
-    link.parent.mkdir(parents=True, exist_ok=True)
-    fresh = link.with_name(f"compiler-include-{os.getpid()}")
-    fresh.symlink_to(found.stdout.strip())
-    os.replace(fresh, link)
-
-
 def link_cache() -> None:
     """Makes .synapse/cache point at the shared cache."""
     link = ROOT / ".synapse" / "cache"
@@ -183,7 +159,6 @@ def main() -> None:
     if lacks := missing_prerequisites():
         sys.exit("setup: this machine lacks\n" + "\n".join(f"  - {line}" for line in lacks))
     link_cache()
-    link_compiler_headers()
     for name in sys.argv[1:]:
         wheel = fetch(name)
         if name in UNPACKED:
