@@ -145,7 +145,8 @@ impl CallControl for Held {
     fn checkpoint(&self, _done: u64, _total: u64) -> bool {
         if self.first.swap(false, Ordering::SeqCst) {
             self.entered.lock().unwrap().send(()).unwrap();
-            self.release.lock().unwrap().recv().unwrap();
+            // A test that failed meanwhile has dropped its side: go on then, too.
+            let _ = self.release.lock().unwrap().recv();
         }
         true
     }
@@ -169,6 +170,7 @@ fn a_query_is_served_while_a_bulk_call_is_held() {
                 first: AtomicBool::new(true),
             };
             std::thread::scope(|scope| {
+                let let_go = let_go;
                 let call = scope.spawn(|| try_embed(&engine, &model, &vec![LONG.as_slice(); bulk], threads, &held));
                 is_in.recv().unwrap();
                 for _ in 0..3 {
