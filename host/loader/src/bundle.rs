@@ -56,6 +56,8 @@ pub struct Bundle {
     pub config: Vec<(String, String)>,
     /// The SONAMEs of the libraries that the bundle brings along: one process can hold each name once.
     pub private_sonames: Vec<String>,
+    /// The operator may promote it: neither its risk nor its panic strategy forbids this process.
+    pub promotable: bool,
 }
 
 /// Whether and where a bundle may run.

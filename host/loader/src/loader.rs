@@ -255,13 +255,15 @@ impl Loader {
             Some((soname.clone(), other.clone()))
         });
         let is_ours = |row: &TrustRow| row.id == manifest.id && row.digest == staged.digest;
-        let status = place(&Facts {
+        let facts = Facts {
             id: &manifest.id,
             risk: manifest.risk,
             aborts_on_panic: magic.aborts_on_panic(),
             trusted: round.trusted.clone().map(|rows| rows.iter().any(is_ours)),
             shared_soname: shared,
-        });
+        };
+        bundle.promotable = facts.promotable();
+        let status = place(&facts);
         if status == BundleStatus::Ready {
             let names = bundle.private_sonames.iter().cloned();
             round.sonames.extend(names.map(|soname| (soname, manifest.id.clone())));
@@ -325,6 +327,7 @@ fn unread(candidate: &Candidate) -> Bundle {
         library: None,
         config: Vec::new(),
         private_sonames: Vec::new(),
+        promotable: false,
     }
 }
 

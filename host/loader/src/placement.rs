@@ -21,6 +21,13 @@ pub(crate) struct Facts<'a> {
     pub shared_soname: Option<(String, String)>,
 }
 
+impl Facts<'_> {
+    /// Whether a promotion would count: nothing in the bundle itself keeps it out of this process.
+    pub(crate) fn promotable(&self) -> bool {
+        self.risk == Risk::AbortSafe && !self.aborts_on_panic
+    }
+}
+
 /// `Ready` when nothing speaks against it, else `NeedsWorker` with the first reason.
 pub(crate) fn place(facts: &Facts<'_>) -> BundleStatus {
     let reason = if facts.risk == Risk::AbortCapable {
@@ -60,25 +67,23 @@ mod tests {
             shared_soname: None,
         };
         assert_eq!(place(&best()), BundleStatus::Ready);
+        assert!(best().promotable());
         let check = |facts: Facts<'_>, words: &str| match place(&facts) {
             BundleStatus::NeedsWorker { reason } => assert!(reason.contains(words), "{reason}"),
             other => panic!("{words}: {other:?}"),
         };
         let facts = best();
-        check(
-            Facts {
-                risk: Risk::AbortCapable,
-                ..facts.clone()
-            },
-            "cannot be promoted",
-        );
-        check(
-            Facts {
-                aborts_on_panic: true,
-                ..facts.clone()
-            },
-            "panic = \"abort\"",
-        );
+        let capable = Facts {
+            risk: Risk::AbortCapable,
+            ..facts.clone()
+        };
+        let aborting = Facts {
+            aborts_on_panic: true,
+            ..facts.clone()
+        };
+        assert!(!capable.promotable() && !aborting.promotable());
+        check(capable, "cannot be promoted");
+        check(aborting, "panic = \"abort\"");
         check(
             Facts {
                 trusted: Ok(false),

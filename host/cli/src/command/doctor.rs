@@ -64,7 +64,11 @@ pub async fn run(global: &Global, places: Places, output: &mut Output) -> Result
         }
         Err(ClientError::NoDaemon { socket, .. }) => {
             let says = format!("none listens on {}", socket.display());
-            let absent = Finding::new(Verdict::Note, "daemon", says).advise("synapse serve");
+            let mut start = "synapse serve".to_owned();
+            if let Some(dir) = &places.data_dir {
+                start.push_str(&format!(" --data-dir {}", dir.display()));
+            }
+            let absent = Finding::new(Verdict::Note, "daemon", says).advise(start);
             [ground(&resolution), vec![absent], without_daemon(&resolution)].concat()
         }
         Err(error) => {
@@ -211,17 +215,16 @@ fn plugins(found: &[PluginEntry], searched: &str) -> Vec<Finding> {
     }
     let mut findings: Vec<Finding> = found.iter().map(plugin).collect();
     if !found.iter().any(|plugin| plugin.status == PluginStatus::Ready) {
-        findings.push(Finding::new(
-            Verdict::Bad,
-            "plugins",
-            "no plugin is ready, so no model can be served",
-        ));
+        findings.push(
+            Finding::new(Verdict::Bad, "plugins", "no plugin is ready, so no model can be served")
+                .advise("see the reasons above"),
+        );
     }
     findings
 }
 
 fn plugin(entry: &PluginEntry) -> Finding {
-    let (_, word) = status_word(entry.status);
+    let (_, word) = status_word(entry);
     let about = format!("plugin {}", entry.id);
     let reason = entry.message.as_deref().or(entry.reason.as_deref()).unwrap_or_default();
     let says = match (&entry.version, reason) {
@@ -233,9 +236,11 @@ fn plugin(entry: &PluginEntry) -> Finding {
         PluginStatus::Ready => Finding::new(Verdict::Ok, &about, says),
         // The message often says it already.
         PluginStatus::NeedsWorker if says.contains("synapse plugin trust") => Finding::new(Verdict::Note, &about, says),
-        PluginStatus::NeedsWorker => Finding::new(Verdict::Note, &about, says)
+        PluginStatus::NeedsWorker if entry.promotable => Finding::new(Verdict::Note, &about, says)
             .advise(format!("if you trust it: synapse plugin trust {}", entry.id)),
-        PluginStatus::Shadowed | PluginStatus::Unknown => Finding::new(Verdict::Note, &about, says),
+        PluginStatus::NeedsWorker | PluginStatus::Shadowed | PluginStatus::Unknown => {
+            Finding::new(Verdict::Note, &about, says)
+        }
         PluginStatus::Refused => {
             Finding::new(Verdict::Bad, &about, says).advise("install a sound build of it, or remove its folder")
         }
@@ -328,6 +333,7 @@ mod tests {
             message: message.map(str::to_owned),
             engines: Vec::new(),
             placement: None,
+            promotable: true,
         }
     }
 

@@ -3,7 +3,7 @@
 //! No state. Shows `server.info` and `health` together.
 
 use serde::Serialize;
-use synapse_client::wire::{HealthResult, HealthStatus, ModelState, ServerInfoResult};
+use synapse_client::wire::{HealthResult, HealthStatus, ModelState, PluginCounts, ServerInfoResult};
 
 use crate::args::Global;
 use crate::error::CliError;
@@ -66,14 +66,7 @@ fn render(status: &Status, style: Style) -> String {
     facts.fact("generation", status.module_generation.to_string());
     facts.fact("socket", &server.socket);
     facts.fact("data", &server.data_dir);
-    let plugins = health.plugins;
-    facts.fact(
-        "plugins",
-        format!(
-            "{} ready, {} need a worker, {} refused, {} quarantined, {} shadowed",
-            plugins.ready, plugins.needs_worker, plugins.refused, plugins.quarantined, plugins.shadowed
-        ),
-    );
+    facts.fact("plugins", counted(health.plugins));
     facts.fact(
         "jobs",
         format!("{} queued, {} running", health.jobs.queued, health.jobs.running),
@@ -123,9 +116,25 @@ fn render(status: &Status, style: Style) -> String {
     text
 }
 
+/// The bundles that are ready, and of the others only what there is.
+fn counted(plugins: PluginCounts) -> String {
+    let mut words = format!("{} ready", plugins.ready);
+    for (count, word) in [
+        (plugins.needs_worker, "without a worker"),
+        (plugins.refused, "refused"),
+        (plugins.quarantined, "quarantined"),
+        (plugins.shadowed, "shadowed"),
+    ] {
+        if count > 0 {
+            words.push_str(&format!(", {count} {word}"));
+        }
+    }
+    words
+}
+
 #[cfg(test)]
 mod tests {
-    use synapse_client::wire::{JobCounts, LaneHealth, Limits, ModelHealth, PluginCounts};
+    use synapse_client::wire::{JobCounts, LaneHealth, Limits, ModelHealth};
 
     use super::*;
 
@@ -162,6 +171,7 @@ mod tests {
                 }],
                 plugins: PluginCounts {
                     ready: 1,
+                    refused: 2,
                     ..PluginCounts::default()
                 },
                 jobs: JobCounts { queued: 0, running: 1 },
@@ -179,7 +189,7 @@ process     42, up 1 min 1 s
 generation  1764423000
 socket      /d/run/synapse.sock
 data        /d
-plugins     1 ready, 0 need a worker, 0 refused, 0 quarantined, 0 shadowed
+plugins     1 ready, 2 refused
 jobs        0 queued, 1 running
 store       ok
 

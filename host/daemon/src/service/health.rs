@@ -8,13 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use synapse_loader::BundleStatus;
 use synapse_wire::client::{
     HealthParams, HealthResult, HealthStatus, JobCounts, JobKind, LaneHealth, ModelHealth, ModelState, PluginCounts,
-    WorkerHealth,
+    PluginStatus, WorkerHealth,
 };
 
-use super::{RequestContext, ServiceError};
+use super::{RequestContext, ServiceError, plugins_list};
 use crate::lane::LaneSnapshot;
 use crate::lane::state::LaneState;
 use crate::state::Daemon;
@@ -43,22 +42,24 @@ pub async fn run(daemon: &Arc<Daemon>, _: &RequestContext, _: HealthParams) -> R
         lanes: daemon.lanes.snapshots(),
         loading: daemon.jobs.live_models(JobKind::ModelLoad),
         jobs: daemon.jobs.counts(),
-        plugins: count(daemon.plugins.bundles().iter().map(|bundle| &bundle.status)),
+        plugins: count(daemon.plugins.bundles().iter().map(plugins_list::status)),
         scanned: daemon.plugins.is_scanned(),
         store_stopped: daemon.store.stopped().map(str::to_owned),
     }))
 }
 
 /// Bundles by what became of them.
-fn count<'a>(statuses: impl Iterator<Item = &'a BundleStatus>) -> PluginCounts {
+fn count(statuses: impl Iterator<Item = PluginStatus>) -> PluginCounts {
     let mut counts = PluginCounts::default();
     for status in statuses {
         let counted = match status {
-            BundleStatus::Ready => &mut counts.ready,
-            BundleStatus::NeedsWorker { .. } => &mut counts.needs_worker,
-            BundleStatus::Refused { .. } => &mut counts.refused,
-            BundleStatus::Quarantined { .. } => &mut counts.quarantined,
-            BundleStatus::Shadowed { .. } => &mut counts.shadowed,
+            PluginStatus::Ready => &mut counts.ready,
+            PluginStatus::NeedsWorker => &mut counts.needs_worker,
+            PluginStatus::Refused => &mut counts.refused,
+            PluginStatus::Quarantined => &mut counts.quarantined,
+            PluginStatus::Shadowed => &mut counts.shadowed,
+            // Only what another version said could be unknown.
+            PluginStatus::Unknown => continue,
         };
         *counted += 1;
     }
@@ -333,14 +334,13 @@ mod tests {
 
     #[test]
     fn bundles_are_counted_by_what_became_of_them() {
-        let words = String::from("w");
         let statuses = [
-            BundleStatus::Ready,
-            BundleStatus::NeedsWorker { reason: words.clone() },
-            BundleStatus::Ready,
-            BundleStatus::Quarantined { message: words },
+            PluginStatus::Ready,
+            PluginStatus::NeedsWorker,
+            PluginStatus::Ready,
+            PluginStatus::Quarantined,
         ];
-        let counts = count(statuses.iter());
+        let counts = count(statuses.into_iter());
         assert_eq!(
             (counts.ready, counts.needs_worker, counts.quarantined, counts.refused),
             (2, 1, 1, 0)

@@ -49,14 +49,7 @@ pub(crate) fn entry(bundle: &Bundle) -> PluginEntry {
         version: bundle.version.as_ref().map(ToString::to_string),
         dir: bundle.dir.display().to_string(),
         digest: bundle.digest.map(|digest| digest.to_string()),
-        status: match bundle.status {
-            BundleStatus::Ready => PluginStatus::Ready,
-            BundleStatus::NeedsWorker { .. } if in_worker => PluginStatus::Ready,
-            BundleStatus::NeedsWorker { .. } => PluginStatus::NeedsWorker,
-            BundleStatus::Refused { .. } => PluginStatus::Refused,
-            BundleStatus::Quarantined { .. } => PluginStatus::Quarantined,
-            BundleStatus::Shadowed { .. } => PluginStatus::Shadowed,
-        },
+        status: status(bundle),
         reason,
         message: bundle.status.message(),
         engines,
@@ -64,6 +57,19 @@ pub(crate) fn entry(bundle: &Bundle) -> PluginEntry {
             BundleStatus::Ready => Some(Placement::InProcess),
             _ => in_worker.then_some(Placement::Worker),
         },
+        promotable: bundle.promotable,
+    }
+}
+
+/// What became of a bundle, in the client's words: `health` counts them as this lists them.
+pub(crate) fn status(bundle: &Bundle) -> PluginStatus {
+    match bundle.status {
+        BundleStatus::Ready => PluginStatus::Ready,
+        BundleStatus::NeedsWorker { .. } if runs_in_worker(bundle) => PluginStatus::Ready,
+        BundleStatus::NeedsWorker { .. } => PluginStatus::NeedsWorker,
+        BundleStatus::Refused { .. } => PluginStatus::Refused,
+        BundleStatus::Quarantined { .. } => PluginStatus::Quarantined,
+        BundleStatus::Shadowed { .. } => PluginStatus::Shadowed,
     }
 }
 

@@ -375,6 +375,7 @@ fn bundle() -> Bundle {
         staged: None,
         library: None,
         private_sonames: Default::default(),
+        promotable: true,
         config: Vec::new(),
     }
 }

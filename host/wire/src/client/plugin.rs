@@ -18,9 +18,9 @@ pub struct PluginsListParams {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PluginStatus {
-    /// It may serve inside the daemon.
+    /// It may serve; `placement` says where.
     Ready,
-    /// It is sound, but may only run in a worker process.
+    /// It is sound, but may only run in a worker process, and this daemon runs it in none.
     NeedsWorker,
     /// It is not accepted; `reason` says why.
     Refused,
@@ -76,6 +76,9 @@ pub struct PluginEntry {
     /// Where it runs; absent for a bundle that does not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
+    /// Whether the operator can let it run inside the daemon (`synapse plugin trust`).
+    #[serde(default)]
+    pub promotable: bool,
 }
 
 /// Result of `plugins.list`.

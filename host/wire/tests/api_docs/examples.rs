@@ -179,13 +179,13 @@ fn server() -> Vec<Documented> {
                     max_line_bytes: 16_777_216,
                     max_depth: 64,
                     max_in_flight_per_connection: 32,
-                    max_in_flight_per_client: 256,
+                    max_in_flight_per_process: 256,
                     max_connections: 1024,
                     line_timeout_ms: 30_000,
                     inline_items: 64,
                     inline_tokens: 8192,
                     inline_text_bytes: 8_388_608,
-                    max_text_bytes: 1_048_576,
+                    inline_item_bytes: 1_048_576,
                     default_deadline_ms: 30_000,
                     default_max_queue_ms: 5000,
                 },
@@ -389,6 +389,7 @@ fn jobs_and_plugins() -> Vec<Documented> {
         message: Some("abi_major: plugin 2, host supports 1".to_owned()),
         engines: Vec::new(),
         placement: None,
+        promotable: false,
     };
     let ready = PluginEntry {
         id: "owned".to_owned(),
@@ -407,6 +408,7 @@ fn jobs_and_plugins() -> Vec<Documented> {
             preempt: "checkpoint".to_owned(),
         }],
         placement: Some(Placement::InProcess),
+        promotable: true,
     };
     vec![
         document::<JobStatus>(vec![

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use synapse_client::wire::{PluginEntry, PluginsListResult};
+use synapse_client::wire::{PluginEntry, PluginStatus, PluginsListResult};
 
 use super::status_cell;
 use crate::args::Global;
@@ -30,7 +30,7 @@ fn render(list: &PluginsListResult, style: Style) -> String {
         table.row(vec![
             (&plugin.id).into(),
             plugin.version.as_deref().unwrap_or("-").into(),
-            status_cell(plugin.status),
+            status_cell(plugin),
             remark(plugin).into(),
         ]);
     }
@@ -39,7 +39,11 @@ fn render(list: &PluginsListResult, style: Style) -> String {
 
 /// The reason of a bundle that does not serve, otherwise what it offers.
 fn remark(plugin: &PluginEntry) -> String {
-    match (&plugin.message, &plugin.reason) {
+    let said = match plugin.status {
+        PluginStatus::Ready => (&None, &None),
+        _ => (&plugin.message, &plugin.reason),
+    };
+    match said {
         (Some(message), Some(reason)) => format!("{message} ({reason})"),
         (Some(words), None) | (None, Some(words)) => words.clone(),
         (None, None) => {
@@ -55,7 +59,7 @@ fn remark(plugin: &PluginEntry) -> String {
 
 #[cfg(test)]
 mod tests {
-    use synapse_client::wire::{ModelKind, Placement, PluginEngine, PluginStatus};
+    use synapse_client::wire::{ModelKind, Placement, PluginEngine};
 
     use super::*;
 
@@ -78,6 +82,13 @@ mod tests {
                 preempt: "checkpoint".to_owned(),
             }],
             placement: Some(Placement::InProcess),
+            promotable: true,
+        };
+        let apart = PluginEntry {
+            id: "apart".to_owned(),
+            message: Some("its digest is not in the trust file".to_owned()),
+            placement: Some(Placement::Worker),
+            ..ready.clone()
         };
         let refused = PluginEntry {
             id: "old".to_owned(),
@@ -90,14 +101,15 @@ mod tests {
             ..ready.clone()
         };
         let list = PluginsListResult {
-            plugins: vec![ready, refused],
+            plugins: vec![ready, apart, refused],
         };
         assert_eq!(
             render(&list, Style::plain()),
             "\
-ID     VERSION  STATUS   ENGINES, OR THE REASON
-owned  0.1.0    ready    owned (safetensors, f32)
-old    -        refused  abi_major: plugin 2, host supports 1 (abi_major)
+ID     VERSION  STATUS             ENGINES, OR THE REASON
+owned  0.1.0    ready              owned (safetensors, f32)
+apart  0.1.0    ready in a worker  owned (safetensors, f32)
+old    -        refused            abi_major: plugin 2, host supports 1 (abi_major)
 "
         );
     }

@@ -5,7 +5,7 @@
 mod list;
 mod trust;
 
-use synapse_client::wire::PluginStatus;
+use synapse_client::wire::{Placement, PluginEntry, PluginStatus};
 
 use crate::args::{Global, Plugin};
 use crate::error::CliError;
@@ -22,8 +22,9 @@ pub async fn run(global: &Global, plugin: Plugin, output: &mut Output) -> Result
 }
 
 /// What became of a bundle, in a word with its tone.
-pub const fn status_word(status: PluginStatus) -> (Tone, &'static str) {
-    match status {
+pub fn status_word(plugin: &PluginEntry) -> (Tone, &'static str) {
+    match plugin.status {
+        PluginStatus::Ready if plugin.placement == Some(Placement::Worker) => (Tone::Good, "ready in a worker"),
         PluginStatus::Ready => (Tone::Good, "ready"),
         PluginStatus::NeedsWorker => (Tone::Notice, "needs worker"),
         PluginStatus::Refused => (Tone::Bad, "refused"),
@@ -33,7 +34,7 @@ pub const fn status_word(status: PluginStatus) -> (Tone, &'static str) {
     }
 }
 
-fn status_cell(status: PluginStatus) -> Cell {
-    let (tone, word) = status_word(status);
+fn status_cell(plugin: &PluginEntry) -> Cell {
+    let (tone, word) = status_word(plugin);
     Cell::new(tone, word)
 }

@@ -88,6 +88,10 @@ fn pick<'a>(plugins: &'a [PluginEntry], id: &str) -> Result<&'a PluginEntry, Cli
             "{id} is not sound, so it is not promoted: {}",
             found.message.as_deref().unwrap_or("see `synapse plugin list`")
         ))),
+        _ if !found.promotable => Err(CliError::Found(format!(
+            "{id} cannot run inside the daemon: {}",
+            found.message.as_deref().unwrap_or("see `synapse plugin list`")
+        ))),
         _ => Ok(found),
     }
 }
@@ -154,6 +158,7 @@ mod tests {
             message: Some("words".to_owned()),
             engines: Vec::new(),
             placement: None,
+            promotable: true,
         }
     }
 
@@ -167,6 +172,16 @@ mod tests {
         assert_eq!(pick(&plugins, "a").unwrap().id, "a");
         assert!(pick(&plugins, "b").unwrap_err().to_string().contains("words"));
         assert!(pick(&plugins, "c").unwrap_err().to_string().contains("found: a, b, c"));
+        let capable = PluginEntry {
+            promotable: false,
+            ..plugin("d", PluginStatus::Ready)
+        };
+        assert!(
+            pick(&[capable], "d")
+                .unwrap_err()
+                .to_string()
+                .contains("inside the daemon: words")
+        );
         assert!(pick(&[], "x").unwrap_err().to_string().contains("none"));
     }
 
