@@ -60,7 +60,7 @@ fn lines_that_are_no_requests() {
             "another version",
             br#"{"jsonrpc":"1.0","id":1,"method":"health"}"#.to_vec(),
             -32600,
-            "jsonrpc",
+            "2.0",
         ),
         ("no method", br#"{"jsonrpc":"2.0","id":1}"#.to_vec(), -32600, "method"),
         (

@@ -39,7 +39,6 @@ pub fn build() -> PathBuf {
 pub struct Place {
     folder: tempfile::TempDir,
     environment: Vec<(String, String)>,
-    plugin_dirs: Vec<PathBuf>,
 }
 
 impl Place {
@@ -52,7 +51,6 @@ impl Place {
         let place = Self {
             folder,
             environment: Vec::new(),
-            plugin_dirs: vec![build().join("bundles")],
         };
         models::write_catalog(&place.data().join("catalog"));
         place
@@ -70,12 +68,6 @@ impl Place {
         fs::write(&file, jsonc).expect("writes");
         let file = file.to_str().expect("UTF-8").to_owned();
         self.env(synapse_daemon::config::CONFIG_PATH_VARIABLE, file)
-    }
-
-    /// Searches another folder for bundles, before the others.
-    pub fn plugin_dir(mut self, folder: PathBuf) -> Self {
-        self.plugin_dirs.insert(0, folder);
-        self
     }
 
     /// The data directory.
@@ -102,15 +94,14 @@ impl Place {
             .arg(self.data())
             .arg("--socket")
             .arg(self.socket())
+            .arg("--plugin-dir")
+            .arg(build.join("bundles"))
             .arg("--trust-file")
             .arg(build.join("bundles/trust.toml"))
             // Nothing of the machine's own configuration counts.
             .env("HOME", self.folder.path())
             .env("XDG_CONFIG_HOME", self.folder.path().join("xdg"))
             .dir(self.folder.path());
-        for folder in &self.plugin_dirs {
-            command = command.arg("--plugin-dir").arg(folder);
-        }
         for (key, value) in &self.environment {
             command = command.env(key, value);
         }
@@ -176,11 +167,6 @@ impl Daemon {
     /// What it has logged so far.
     pub fn log(&self) -> String {
         self.log.lock().expect("unpoisoned").clone()
-    }
-
-    /// Whether it still runs.
-    pub fn is_running(&mut self) -> bool {
-        self.child.try_wait().expect("can be asked").is_none()
     }
 
     /// `kill -9`.
