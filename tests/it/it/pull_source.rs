@@ -138,7 +138,7 @@ fn a_good_source_installs_a_verified_model() {
     assert_eq!(pulled.source, Some("hf"));
     scene.check_blobs();
     let installed = scene.store.installed(models::MEAN).expect("lists");
-    assert_eq!(installed, [pulled.installed.clone()]);
+    assert_eq!(installed, std::slice::from_ref(&pulled.installed));
     let verified = scene.store.verified(&installed[0], &scene.cancel).expect("is whole");
     assert_eq!(verified.artifact().files().len(), scene.record.formats[0].files.len());
     assert_eq!(

@@ -1,1 +1,3 @@
 //! Integration tests of the daemon: real processes, real sockets, real files. The tests are the `it` binary.
+
+#![forbid(unsafe_code)]
