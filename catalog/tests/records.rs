@@ -368,7 +368,12 @@ fn the_test_models_load() {
     let (catalog, refused) = Catalog::builtin().with_dir(&dir);
     assert!(refused.is_empty(), "{refused:?}");
     for id in ["bert-embed", "bert-embed-cls"] {
-        assert!(catalog.record(id).is_some_and(|record| record.source("local").is_some()), "{id}");
+        assert!(
+            catalog
+                .record(id)
+                .is_some_and(|record| record.source("local").is_some()),
+            "{id}"
+        );
         assert_eq!(catalog.lanes(id).len(), 1, "{id}");
     }
 }

@@ -84,7 +84,9 @@ pub enum ModelsError {
         path: PathBuf,
     },
     /// Another process or a loaded model holds the files.
-    #[error("model {model} is in use (file {digest} is leased); unload it, then try again")]
+    #[error(
+        "model {model} is in use (file {digest} is leased); unload it (`synapse models unload {model}`), then try again"
+    )]
     InUse {
         /// The model's id.
         model: String,
