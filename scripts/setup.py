@@ -156,6 +156,8 @@ def link_cache() -> None:
 
 def main() -> None:
     """Checks, then fetches what the arguments name."""
+    if unknown := [name for name in sys.argv[1:] if name not in WHEELS]:
+        sys.exit(f"setup: unknown {', '.join(unknown)}; known are {', '.join(WHEELS)}")
     if lacks := missing_prerequisites():
         sys.exit("setup: this machine lacks\n" + "\n".join(f"  - {line}" for line in lacks))
     link_cache()
