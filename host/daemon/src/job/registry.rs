@@ -207,7 +207,7 @@ impl Jobs {
         );
         self.inner.live.send_replace(table.live());
         drop(table);
-        tracing::info!(target: "synapse", job_id = %id, ?kind, model, "job accepted");
+        tracing::info!(target: "synapse", job_id = %id, kind = kind.as_str(), model, "job accepted");
         let handle = JobHandle {
             id: id.clone(),
             cancel,

@@ -44,6 +44,19 @@ pub enum JobKind {
     Unknown,
 }
 
+impl JobKind {
+    /// The name on the wire, for logs and tables.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ModelPull => "model_pull",
+            Self::ModelLoad => "model_load",
+            Self::EmbedBatch => "embed_batch",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 /// Where a job stands (JOB-03). The last four are final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -68,6 +81,21 @@ pub enum JobState {
 }
 
 impl JobState {
+    /// The name on the wire, for logs and tables.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Done => "done",
+            Self::FailedPermanent => "failed_permanent",
+            Self::FailedTransient => "failed_transient",
+            Self::Cancelled => "cancelled",
+            Self::Unknown => "unknown",
+        }
+    }
+
     /// Whether nothing will change any more.
     #[must_use]
     pub const fn is_final(self) -> bool {
@@ -180,3 +208,34 @@ operation!(
     /// `job.list`.
     JobList(JobListParams) -> JobListResult
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_the_one_on_the_wire() {
+        let kinds = [
+            JobKind::ModelPull,
+            JobKind::ModelLoad,
+            JobKind::EmbedBatch,
+            JobKind::Unknown,
+        ];
+        for kind in kinds {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
+        }
+        let states = [
+            JobState::Open,
+            JobState::Queued,
+            JobState::Running,
+            JobState::Done,
+            JobState::FailedPermanent,
+            JobState::FailedTransient,
+            JobState::Cancelled,
+            JobState::Unknown,
+        ];
+        for state in states {
+            assert_eq!(serde_json::to_value(state).unwrap(), state.as_str());
+        }
+    }
+}

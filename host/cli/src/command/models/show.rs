@@ -52,7 +52,7 @@ fn render(status: &ModelStatusResult, style: Style) -> String {
         facts.fact("fingerprint", fingerprint);
     }
     if let Some(job) = &status.job {
-        facts.fact("last job", format!("{} ({:?})", job.job_id, job.state));
+        facts.fact("last job", format!("{} ({})", job.job_id, job.state.as_str()));
     }
     let mut text = facts.render(style);
     let mut lanes = Table::new(&["LANE", "STATUS", "REASON"]);
