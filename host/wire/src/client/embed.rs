@@ -173,7 +173,9 @@ engine_params! {
         /// The numeric space of the index to be extended: serve in it or in one that is equivalent now (API-10).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub target_fingerprint: Option<String>,
-        /// Makes a repetition harmless and, over the inline caps, turns the batch into a job. At most 256 bytes.
+        /// Names the batch, so that a repetition is harmless and a batch over the inline caps can become a job. At
+        /// most 256 bytes. A daemon of version 0.1 makes no jobs of batches: over a cap it answers `limit_exceeded`,
+        /// and within the caps a key changes nothing.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub request_key: Option<String>,
     }

@@ -273,7 +273,7 @@ fn embedding() -> Vec<Documented> {
                 .into(),
             ),
             (
-                "A batch over the inline caps, with a request_key (items shortened)",
+                "A batch over the inline caps, with a request_key (items shortened), from a daemon that makes jobs of batches",
                 EmbedBatchParams {
                     request_key: Some("index-2026-02-03".to_owned()),
                     ..EmbedBatchParams::new(MODEL, vec![BatchItem::new("a", "…")])
@@ -486,15 +486,15 @@ pub fn errors() -> Vec<(&'static str, Option<Id>, ErrorObject)> {
             ),
         ),
         (
-            "A batch over the inline caps, without a request_key",
+            "A batch over the inline caps",
             Some(Id::Number(2)),
             error(
                 -32_019,
                 ErrorCode::LimitExceeded,
-                "the batch has 65 items, at most 64 are embedded inline; send fewer, or give a request_key",
+                "max_items: the request has 65, inline requests take at most 64; send less at a time",
                 None,
                 Some(ErrorDetail {
-                    limit: Some("inline_items".to_owned()),
+                    limit: Some("inline.max_items".to_owned()),
                     maximum: Some(64),
                     actual: Some(65),
                     ..ErrorDetail::default()
