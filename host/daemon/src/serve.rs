@@ -30,7 +30,7 @@ use crate::rpc::limits::ProcessSlots;
 use crate::rpc::listener::{ListenError, Listener};
 use crate::singleton::{Lease, SingletonError};
 use crate::state::{Daemon, OpenError, OpenOptions};
-use crate::task::Tasks;
+use crate::task::{Tasks, log_panics};
 
 /// What the command line says; everything is optional.
 #[derive(Clone, Debug, Default)]
@@ -105,6 +105,7 @@ impl StartError {
 /// [`StartError`]: what stopped the start; it is logged with its [`StartError::event`] where a log could be opened.
 pub async fn serve(options: ServeOptions) -> Result<(), StartError> {
     let signals = Signals::install().map_err(StartError::Signals)?;
+    log_panics();
     serve_until(options, &Environment::of_this_process(), signals).await
 }
 

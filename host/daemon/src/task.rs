@@ -24,7 +24,7 @@ pub type TaskName = Cow<'static, str>;
 /// Why a task gave no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TaskFailed {
-    /// The task panicked; the log has the message.
+    /// The task panicked; the log has the place.
     #[error("task {name} panicked: {message}")]
     Panicked {
         /// The task's name.
@@ -126,11 +126,22 @@ pub fn observed<F: Future>(
 /// Logs a caught panic and names it.
 fn observe(name: &str, payload: &(dyn Any + Send)) -> TaskFailed {
     let message = panic_message(payload);
-    tracing::error!(target: "synapse", task = name, "task panicked: {message}");
+    // Not the message: a library's panic may quote the text that it worked on (LOG-11).
+    tracing::error!(target: "synapse", task = name, "task panicked");
     TaskFailed::Panicked {
         name: name.to_owned(),
         message,
     }
+}
+
+/// Makes every panic of this process one line of the log that names thread and place, instead of the standard output
+/// of its message.
+pub fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map_or_else(String::new, ToString::to_string);
+        let thread = std::thread::current().name().unwrap_or("unnamed").to_owned();
+        tracing::error!(target: "synapse", thread, place, "panicked");
+    }));
 }
 
 /// The words of a panic.
