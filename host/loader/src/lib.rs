@@ -47,4 +47,3 @@ pub use loader::{Loader, LoaderConfig};
 pub use memory::{MemoryOnly, ScanMemory, ScanOutcome};
 pub use plugin::Plugin;
 pub use scan::{Answer, EXIT_REFUSED, describe};
-pub use search::search_path;

@@ -1,8 +1,7 @@
-//! Where bundles are looked for: the search path, one level deep, without following links.
+//! What lies in the folders of the search path: one level deep, without following links.
 //!
-//! State: none. Callers: discovery, and whoever builds a [`crate::LoaderConfig`]. Not known here: what a bundle holds.
+//! State: none. Callers: discovery. Not known here: which folders they are (the daemon says), and what a bundle holds.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
@@ -12,23 +11,6 @@ use crate::staging::check_writers;
 
 /// The most entries looked at in one folder.
 const MAX_ENTRIES: usize = 1024;
-/// Where the system's packages put bundles.
-const SYSTEM: &str = "/usr/lib/synapse/plugins";
-
-/// The folders that hold bundles, in order: `explicit` (`--plugin-dir`), `SYNAPSE_PLUGIN_PATH`,
-/// `$XDG_DATA_HOME/synapse/plugins` (or `~/.local/share/…`), `/usr/lib/synapse/plugins`. Relative folders of the
-/// environment are left out: their meaning would depend on where the daemon was started.
-#[must_use]
-pub fn search_path(explicit: &[PathBuf], env: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
-    let mut path = explicit.to_vec();
-    let from_env = env("SYNAPSE_PLUGIN_PATH").unwrap_or_default();
-    path.extend(std::env::split_paths(&from_env).filter(|dir| dir.is_absolute()));
-    let absolute = |name: &str| env(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
-    let data = absolute("XDG_DATA_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/share")));
-    path.extend(data.map(|data| data.join("synapse/plugins")));
-    path.push(PathBuf::from(SYSTEM));
-    path
-}
 
 /// One entry of a plugin folder that is, or wants to be, a bundle.
 #[derive(Debug)]
@@ -99,22 +81,6 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
-
-    #[test]
-    fn the_search_path_has_a_fixed_order() {
-        let env = |name: &str| match name {
-            "SYNAPSE_PLUGIN_PATH" => Some("/one:relative:/two".into()),
-            "HOME" => Some("/home/u".into()),
-            _ => None,
-        };
-        let expect = ["/x", "/one", "/two", "/home/u/.local/share/synapse/plugins", SYSTEM];
-        assert_eq!(search_path(&["/x".into()], env), expect.map(PathBuf::from));
-        let env = |name: &str| (name == "XDG_DATA_HOME").then(|| "/data".into());
-        assert_eq!(
-            search_path(&[], env),
-            ["/data/synapse/plugins", SYSTEM].map(PathBuf::from)
-        );
-    }
 
     #[test]
     fn folders_are_candidates_and_links_and_loose_libraries_are_refused() {

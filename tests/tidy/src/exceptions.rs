@@ -43,11 +43,6 @@ pub const EXCEPTIONS: &[Exception] = &[
         "the hub's address where the environment names no other",
     ),
     except(
-        "machine-paths",
-        "host/loader/src/search.rs",
-        "a made-up home folder in the test of the search order",
-    ),
-    except(
         "sleeps",
         "host/daemon/src/worker/tests.rs",
         "a scripted worker that is silent on a real socket for part of a window",

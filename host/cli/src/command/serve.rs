@@ -2,6 +2,8 @@
 //!
 //! No state. Everything is the daemon's; this is its runtime and its exit code.
 
+use std::path::PathBuf;
+
 use synapse_daemon::{ServeOptions, StartError};
 use tokio::runtime::Builder;
 
@@ -11,6 +13,7 @@ use crate::error::CliError;
 /// Serves until a signal ends it.
 pub fn run(global: &Global, serve: Serve) -> Result<(), CliError> {
     let places = serve.places;
+    check_folders(&places.plugin_dirs)?;
     let options = ServeOptions {
         data_dir: places.data_dir,
         socket: global.socket.clone(),
@@ -30,10 +33,36 @@ pub fn run(global: &Global, serve: Serve) -> Result<(), CliError> {
     outcome.map_err(|error| refused(&error))
 }
 
+/// A folder of the search path may be missing, but one that the command line names is a slip where it is.
+fn check_folders(named: &[PathBuf]) -> Result<(), CliError> {
+    match named.iter().find(|dir| !dir.is_dir()) {
+        None => Ok(()),
+        Some(dir) => Err(CliError::Usage(format!(
+            "--plugin-dir {}: there is no such folder; it must hold bundles, one folder each",
+            dir.display()
+        ))),
+    }
+}
+
 /// A wrong configuration or place is wrong usage; anything else is found on this machine.
 fn refused(error: &StartError) -> CliError {
     match error {
         StartError::Config(_) | StartError::Place(_) => CliError::Usage(error.to_string()),
         other => CliError::Found(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugin_folder_that_is_not_there_is_named() {
+        let here = std::env::temp_dir();
+        assert!(check_folders(&[]).is_ok());
+        assert!(check_folders(std::slice::from_ref(&here)).is_ok());
+        let missing = here.join("synapse-no-such-folder");
+        let words = check_folders(&[here, missing]).unwrap_err().to_string();
+        assert!(words.contains("synapse-no-such-folder"), "{words}");
     }
 }
