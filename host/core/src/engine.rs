@@ -398,7 +398,7 @@ pub struct EngineError {
 /// What is known of an engine process that is lost (ERR-08).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Crash {
-    /// Where in its life: `start`, `exit`, `timeout` or `protocol`.
+    /// Where in its life: `start`, `exit`, `timeout`, `protocol`, `panic` or `engine`.
     pub stage: &'static str,
     /// The end of what it printed, at most 8 KiB. Written by the engine: untrusted text.
     pub last_words: String,

@@ -314,6 +314,18 @@ fn write_nowhere() -> Result<(), Error> {
     Err(Error::internal("fault: segv: the first page is mapped"))
 }
 
+/// The length of the items whose calls misbehave.
+///
+/// # Errors
+/// CONFIG_INVALID for anything but a number.
+pub fn tokens(setup: &Setup) -> Result<Option<usize>, Error> {
+    let parse = |text: &str| {
+        text.parse()
+            .map_err(|_| Error::config_invalid(format!("fault_tokens `{}`, expected a number", text.escape_debug())))
+    };
+    setup.config.get("fault_tokens").map(parse).transpose()
+}
+
 /// What the engine sees of the machine: one device that is always there.
 ///
 /// # Errors

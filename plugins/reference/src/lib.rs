@@ -17,6 +17,8 @@ use synapse_plugin_sdk::prelude::*;
 /// The embed engine.
 pub struct Toy {
     fault: Fault,
+    /// Calls misbehave only when they hold an item of so many tokens (setting `fault_tokens`); `None`: each does.
+    fault_tokens: Option<usize>,
 }
 
 /// A loaded model.
@@ -24,6 +26,7 @@ pub struct Model {
     numbers: Numbers,
     pooling: Pooling,
     fault: Fault,
+    fault_tokens: Option<usize>,
 }
 
 impl Embedder for Toy {
@@ -45,6 +48,7 @@ impl Embedder for Toy {
             numbers,
             pooling,
             fault,
+            fault_tokens: self.fault_tokens,
         };
         Ok(Loaded::new(model, numbers::DIMS)
             .max_concurrency(4)
@@ -52,7 +56,10 @@ impl Embedder for Toy {
     }
 
     fn embed(&self, call: &Call<'_>, model: &Model, batch: TokenBatch<'_>, out: &mut [f32]) -> Result<(), Error> {
-        model.fault.at_call(call)?;
+        let struck = |tokens| batch.items().any(|item| item.ids.len() == tokens);
+        if model.fault_tokens.is_none_or(struck) {
+            model.fault.at_call(call)?;
+        }
         let total = batch.ids.len() as u64;
         let mut pace = call.pace(total);
         for (i, row) in out.chunks_exact_mut(numbers::DIMS as usize).enumerate() {
@@ -78,11 +85,12 @@ pub fn plugin() -> Plugin {
         .supports(offer(Support::embed("bytes", "f32")))
         .supports(offer(Support::rerank("bytes", "f32")))
         .supports(offer(Support::generate("bytes", "f32")))
-        .config_keys(&["fault"])
+        .config_keys(&["fault", "fault_tokens"])
         .environment(fault::environment)
         .embedder(|setup| {
             Ok(Toy {
                 fault: Fault::of(&setup)?,
+                fault_tokens: fault::tokens(&setup)?,
             })
         })
         .reranker(|setup| {

@@ -12,3 +12,4 @@ mod pull_kill;
 mod pull_source;
 mod restart;
 mod support;
+mod worker;

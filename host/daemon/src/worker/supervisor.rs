@@ -721,7 +721,12 @@ impl Supervisor {
         let ended = asked
             .then(|| child.wait_for_exit(self.limits.exit).ok().flatten())
             .flatten();
-        if ended.is_none() {
+        if ended.is_some() {
+            tracing::info!(
+                target: "synapse.worker",
+                bundle = self.bundle, generation = lane.generation.0, "worker ended in order"
+            );
+        } else {
             child.kill();
             if child.wait_for_exit(self.limits.exit).ok().flatten().is_none() {
                 lane.unconfirmed = Some(Arc::clone(&worker.child));

@@ -120,6 +120,28 @@ fn wrong_engine_identity_and_old_protocol_are_rejected() {
     );
 }
 
+/// What the daemon starts from its asynchronous side goes through the same spawner and loses its launch credentials
+/// too.
+///
+/// Proves TEST-04, WSUP-02.
+#[tokio::test]
+async fn stripped_tokio_child_environment_contains_neither_launch_nonce_variable() {
+    use synapse_loader::process::{Command, Output, spawner};
+    let tasks = crate::task::Tasks::new(tokio::runtime::Handle::current());
+    let spawned = tasks.blocking("child", || {
+        let command = Command::new("/usr/bin/env")
+            .env(super::launch::WORKER_ID, "w-1")
+            .env("SYNAPSE_LAUNCH_NONCE", "secret")
+            .env("SYNAPSE_LAUNCH_NONCE_FILE", "/secret")
+            .stdout(Output::Capture { limit: 1 << 16 });
+        let child = spawner().spawn(command).unwrap();
+        child.wait_with_output(Duration::from_secs(60)).unwrap().stdout
+    });
+    let printed = String::from_utf8(spawned.await.unwrap()).unwrap();
+    assert!(printed.contains("SYNAPSE_WORKER_ID=w-1"), "{printed}");
+    assert!(!printed.contains("NONCE") && !printed.contains("secret"), "{printed}");
+}
+
 /// The smaller offer is what both sides keep, and the host's side refuses beyond it in both directions (fault S1).
 ///
 /// Proves WPROTO-08.

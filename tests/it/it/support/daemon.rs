@@ -39,6 +39,9 @@ pub fn build() -> PathBuf {
 pub struct Place {
     folder: tempfile::TempDir,
     environment: Vec<(String, String)>,
+    plugin_dirs: Vec<PathBuf>,
+    trust_file: PathBuf,
+    worker: Option<PathBuf>,
 }
 
 impl Place {
@@ -51,6 +54,9 @@ impl Place {
         let place = Self {
             folder,
             environment: Vec::new(),
+            plugin_dirs: vec![build().join("bundles")],
+            trust_file: build().join("bundles/trust.toml"),
+            worker: None,
         };
         models::write_catalog(&place.data().join("catalog"));
         place
@@ -68,6 +74,24 @@ impl Place {
         fs::write(&file, jsonc).expect("writes");
         let file = file.to_str().expect("UTF-8").to_owned();
         self.env(synapse_daemon::config::CONFIG_PATH_VARIABLE, file)
+    }
+
+    /// Searches another folder for bundles, before those of this build.
+    pub fn plugin_dir(mut self, folder: PathBuf) -> Self {
+        self.plugin_dirs.insert(0, folder);
+        self
+    }
+
+    /// Believes another trust file than the one of this build.
+    pub fn trust_file(mut self, file: PathBuf) -> Self {
+        self.trust_file = file;
+        self
+    }
+
+    /// Uses another worker program than the one of this build.
+    pub fn worker(mut self, program: PathBuf) -> Self {
+        self.worker = Some(program);
+        self
     }
 
     /// The data directory.
@@ -94,14 +118,18 @@ impl Place {
             .arg(self.data())
             .arg("--socket")
             .arg(self.socket())
-            .arg("--plugin-dir")
-            .arg(build.join("bundles"))
             .arg("--trust-file")
-            .arg(build.join("bundles/trust.toml"))
+            .arg(&self.trust_file)
             // Nothing of the machine's own configuration counts.
             .env("HOME", self.folder.path())
             .env("XDG_CONFIG_HOME", self.folder.path().join("xdg"))
             .dir(self.folder.path());
+        if let Some(worker) = &self.worker {
+            command = command.arg("--worker").arg(worker);
+        }
+        for folder in &self.plugin_dirs {
+            command = command.arg("--plugin-dir").arg(folder);
+        }
         for (key, value) in &self.environment {
             command = command.env(key, value);
         }
@@ -167,6 +195,11 @@ impl Daemon {
     /// What it has logged so far.
     pub fn log(&self) -> String {
         self.log.lock().expect("unpoisoned").clone()
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("can be asked").is_none()
     }
 
     /// `kill -9`.

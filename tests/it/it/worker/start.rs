@@ -1,0 +1,70 @@
+//! Workers that do not start as they must, played by a scripted program: a typed error, no process left, no work done.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::json;
+
+use super::{SHORT, has_zombie, place, pull, query, workers};
+
+/// Runs a daemon whose worker program plays `script`, and gives the failed load's message.
+fn refused(script: &str) -> String {
+    let place = place(&[], r#", "handshake_ms": 600"#);
+    let program = place.path().join(script);
+    fs::copy(Path::new(env!("CARGO_BIN_EXE_synapse-scripted-worker")), &program).expect("copies");
+    let place = place.worker(program);
+    let mut daemon = place.start();
+    let mut client = daemon.connect();
+    pull(&mut client, &place, "toy-a");
+    let load = client.ok("model.load", &json!({"model": "toy-a"}));
+    let view = client.job(&load);
+    assert_eq!(
+        (&view["state"], &view["error"]["code"]),
+        (&json!("failed_permanent"), &json!("engine_crashed")),
+        "{view}"
+    );
+    assert_eq!(view["error"]["detail"]["stage"], "start", "{view}");
+    assert!(workers(&daemon).is_empty() && !has_zombie(&daemon) && daemon.is_running());
+    let (code, _) = client.fails("embed.query", &query("toy-a", SHORT));
+    assert_eq!(code, "engine_crashed");
+    view["error"]["message"].as_str().expect("a message").to_owned()
+}
+
+/// Proves WPROTO-12, WSUP-01.
+#[test]
+fn a_stale_nonce_is_refused() {
+    assert!(refused("stale-nonce").contains("nonce"));
+}
+
+/// Proves WPROTO-13.
+#[test]
+fn another_identity_is_refused() {
+    assert!(refused("wrong-identity").contains("engines"));
+}
+
+/// Proves WPROTO-11, WPROTO-26.
+#[test]
+fn an_old_version_is_refused_by_name() {
+    let message = refused("old-version");
+    assert!(message.contains("v 2") && message.contains("expected 3"), "{message}");
+}
+
+/// Proves WPROTO-15.
+#[test]
+fn garbage_instead_of_hello_is_refused() {
+    assert!(refused("garbage").contains("HELLO"));
+}
+
+/// One byte at a time does not stretch the budget (fault S6).
+///
+/// Proves WSUP-08.
+#[test]
+fn a_dripping_hello_runs_into_the_budget() {
+    assert!(refused("drip").contains("600 ms"));
+}
+
+/// Proves WPROTO-14.
+#[test]
+fn a_worker_that_ends_before_hello_says_how() {
+    assert!(refused("mute").contains("exit"));
+}
