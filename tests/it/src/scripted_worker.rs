@@ -5,7 +5,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -36,11 +36,14 @@ fn main() -> ExitCode {
     let mut frame = u32::try_from(payload.len()).unwrap_or(u32::MAX).to_le_bytes().to_vec();
     frame.extend_from_slice(&payload);
     if script == "drip" {
+        // Nothing comes from the daemon before a whole HELLO: each read is a pause, unless the daemon closes.
+        if stream.set_read_timeout(Some(Duration::from_millis(50))).is_err() {
+            return ExitCode::FAILURE;
+        }
         for byte in frame {
-            if stream.write_all(&[byte]).is_err() {
+            if stream.write_all(&[byte]).is_err() || stream.read(&mut [0]).is_ok() {
                 return ExitCode::FAILURE;
             }
-            std::thread::sleep(Duration::from_millis(50));
         }
     } else if stream.write_all(&frame).is_err() {
         return ExitCode::FAILURE;

@@ -96,7 +96,7 @@ fn an_engine_that_writes_to_nowhere() {
     dies("segv", "", "exit", "");
 }
 
-/// Proves ERR-08, WSUP-17.
+/// Proves ERR-08, LOG-09, WSUP-17, WSUP-19.
 #[test]
 fn an_engine_that_panics() {
     dies("panic", "", "panic", "fault: panic");
@@ -117,7 +117,7 @@ fn descriptors(daemon: &crate::support::daemon::Daemon) -> usize {
 /// Many deaths, by abort and by kill in turn: every request is answered, every answer is right, and nothing is left
 /// behind. `SYNAPSE_TEST_LONG` makes it 500.
 ///
-/// Proves WSUP-03, WSUP-14, WSUP-16.
+/// Proves WSUP-03, WSUP-14, WSUP-16, WPROTO-03.
 #[test]
 fn many_deaths_leave_the_daemon_as_it_was() {
     let rounds = if std::env::var_os("SYNAPSE_TEST_LONG").is_some() {

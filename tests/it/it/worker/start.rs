@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::Path;
 
+use rustix::process::Signal;
 use serde_json::json;
 
-use super::{SHORT, has_zombie, place, pull, query, workers};
+use super::{SHORT, has_zombie, place, pull, query, serving, signal, until, vector, worker, workers};
 
 /// Runs a daemon whose worker program plays `script`, and gives the failed load's message.
 fn refused(script: &str) -> String {
@@ -67,4 +68,56 @@ fn a_dripping_hello_runs_into_the_budget() {
 #[test]
 fn a_worker_that_ends_before_hello_says_how() {
     assert!(refused("mute").contains("exit"));
+}
+
+/// What a worker is started with: the arguments and the name that the protocol says, a nonce of its own, and nothing of
+/// the daemon's environment that is not on the list.
+///
+/// Proves WPROTO-09, WSUP-01, WSUP-02.
+#[test]
+fn a_worker_gets_its_arguments_its_name_and_a_fresh_nonce() {
+    let place = place(&[], "").env("SOMETHING_OF_THE_DAEMON", "secret");
+    let (daemon, mut client) = serving(&place);
+    let mut nonces = Vec::new();
+    for round in 0..2 {
+        let pid = worker(&daemon);
+        let read = |file: &str| {
+            let bytes = fs::read(format!("/proc/{pid}/{file}")).expect("the worker lives");
+            let parts = bytes
+                .split(|byte| *byte == 0)
+                .map(|part| String::from_utf8_lossy(part).into_owned());
+            parts.collect::<Vec<_>>()
+        };
+        let arguments = read("cmdline");
+        let value = |name: &str| {
+            let at = arguments.iter().position(|part| part == name).expect("is given");
+            arguments[at + 1].clone()
+        };
+        let socket = value("--socket");
+        assert!(
+            socket.starts_with(place.data().join("run/workers").to_str().expect("UTF-8")),
+            "{socket}"
+        );
+        assert!(Path::new(&value("--plugin")).join("plugin.toml").exists());
+        nonces.push(value("--nonce"));
+        let environment = read("environ");
+        let name = environment
+            .iter()
+            .find_map(|entry| entry.strip_prefix("SYNAPSE_WORKER_ID="));
+        assert!(
+            name.is_some_and(|name| socket.ends_with(&format!("{name}.sock"))),
+            "{environment:?}"
+        );
+        assert!(
+            !environment.iter().any(|entry| entry.contains("secret")),
+            "{environment:?}"
+        );
+        if round == 0 {
+            signal(pid, Signal::KILL);
+            until("the end of the worker", || !workers(&daemon).contains(&pid));
+            vector(&mut client, "toy-a", SHORT);
+        }
+    }
+    assert_ne!(nonces[0], nonces[1]);
+    assert!(nonces.iter().all(|nonce| nonce.len() == 64), "{nonces:?}");
 }
