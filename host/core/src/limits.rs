@@ -42,9 +42,9 @@ impl Cap {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Items => "max_items",
-            Self::Tokens => "max_tokens",
-            Self::TextBytes => "max_text_bytes",
+            Self::Items => "inline.max_items",
+            Self::Tokens => "inline.max_tokens",
+            Self::TextBytes => "inline.max_text_bytes",
         }
     }
 }
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(caps.check_tokens(8_193), over(Cap::Tokens, 8_192, 8_193));
         let message = caps.check_text(65, 0).expect_err("over the cap").to_string();
         assert!(
-            message.starts_with("max_items: ") && message.contains("65") && message.contains("64"),
+            message.starts_with("inline.max_items: ") && message.contains("65") && message.contains("64"),
             "{message}"
         );
     }

@@ -159,7 +159,7 @@ impl From<ShapeRefused> for ServiceError {
 impl From<CapExceeded> for ServiceError {
     fn from(exceeded: CapExceeded) -> Self {
         Self::limit_exceeded(exceeded.to_string()).detail(|detail| {
-            detail.limit = Some(format!("inline.{}", exceeded.cap.name()));
+            detail.limit = Some(exceeded.cap.name().to_owned());
             detail.maximum = Some(exceeded.limit);
             detail.actual = Some(exceeded.found);
         })

@@ -491,7 +491,7 @@ pub fn errors() -> Vec<(&'static str, Option<Id>, ErrorObject)> {
             error(
                 -32_019,
                 ErrorCode::LimitExceeded,
-                "max_items: the request has 65, inline requests take at most 64; send less at a time",
+                "inline.max_items: the request has 65, inline requests take at most 64; send less at a time",
                 None,
                 Some(ErrorDetail {
                     limit: Some("inline.max_items".to_owned()),
