@@ -43,6 +43,7 @@ struct Inner {
     scanned: watch::Sender<bool>,
     slots: Mutex<HashMap<BundleDigest, Arc<EngineSlot>>>,
     workers: Workers,
+    memory_budget: u64,
 }
 
 /// Why no engine could be made.
@@ -72,9 +73,10 @@ impl fmt::Debug for PluginRegistry {
 }
 
 impl PluginRegistry {
-    /// An empty registry; [`Self::discover`] fills it.
+    /// An empty registry; [`Self::discover`] fills it. An engine inside the daemon may hold `memory_budget` bytes
+    /// through the host's allocator.
     #[must_use]
-    pub fn new(loader: Loader, store: Store, workers: Workers) -> Self {
+    pub fn new(loader: Loader, store: Store, workers: Workers, memory_budget: u64) -> Self {
         let inner = Inner {
             loader,
             store,
@@ -82,6 +84,7 @@ impl PluginRegistry {
             scanned: watch::Sender::new(false),
             slots: Mutex::new(HashMap::new()),
             workers,
+            memory_budget,
         };
         Self { inner: Arc::new(inner) }
     }
@@ -143,7 +146,9 @@ impl PluginRegistry {
         if let Some(slot) = slots.get(&digest) {
             return Ok(Arc::clone(slot));
         }
-        let engine = self.inner.loader.open(&bundle)?.embed(&[])?;
+        let plugin = self.inner.loader.open(&bundle)?;
+        plugin.set_memory_budget(self.inner.memory_budget);
+        let engine = plugin.embed(&[])?;
         let slot = Arc::new(EngineSlot::new(&bundle, digest, engine, Arc::downgrade(&self.inner)));
         slots.insert(digest, Arc::clone(&slot));
         Ok(slot)

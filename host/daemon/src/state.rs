@@ -135,7 +135,12 @@ impl Daemon {
             started: Instant::now(),
             started_at,
             jobs: Jobs::new(tasks.clone(), store.generation(), &config.jobs),
-            plugins: PluginRegistry::new(loader, store.clone(), workers),
+            plugins: PluginRegistry::new(
+                loader,
+                store.clone(),
+                workers,
+                residency::policy(&config.residency).budget_bytes,
+            ),
             store,
             models,
             lanes: Lanes::new(),

@@ -39,7 +39,7 @@ pub fn environment(host: Host) -> Result<Environment, Error> {
 
 /// The runtime's library in the bundle, whatever version its name carries.
 fn library(host: Host) -> Result<PathBuf, Error> {
-    let folder = PathBuf::from(host.bundle_dir());
+    let folder = host.bundle_dir();
     let stem = if cfg!(windows) { "onnxruntime" } else { "libonnxruntime" };
     let is_runtime = |name: &str| {
         name.strip_prefix(stem).is_some_and(|rest| {
