@@ -63,7 +63,7 @@ struct Ragged {
 }
 
 impl Ragged {
-    fn of(items: &[(Vec<i32>, Vec<i32>)]) -> Self {
+    fn of(items: &[Item]) -> Self {
         let mut ragged = Self {
             offsets: vec![0],
             ..Self::default()
@@ -85,7 +85,7 @@ impl Ragged {
     }
 }
 
-fn embed(engine: &EmbedEngineObject, loaded: &LoadedModel, items: &[(Vec<i32>, Vec<i32>)]) -> Vec<Vec<f32>> {
+fn embed(engine: &EmbedEngineObject, loaded: &LoadedModel, items: &[Item]) -> Vec<Vec<f32>> {
     let ragged = Ragged::of(items);
     let dims = loaded.dims as usize;
     let mut out = vec![f32::NAN; items.len() * dims];
@@ -111,8 +111,11 @@ fn numbers<T: serde::de::DeserializeOwned>(value: &Value) -> Vec<T> {
     serde_json::from_value(value.clone()).unwrap_or_default()
 }
 
-/// Ids and segment ids of every item that has something to run.
-fn items(oracle: &Value, expected: &str) -> Vec<((Vec<i32>, Vec<i32>), Value)> {
+/// One item's token ids and segment ids.
+type Item = (Vec<i32>, Vec<i32>);
+
+/// Every item of an oracle that has something to run, with what is expected of it.
+fn items(oracle: &Value, expected: &str) -> Vec<(Item, Value)> {
     let items = oracle["items"].as_array().unwrap().iter();
     let runs = items.filter(|item| item.get("error_expected").is_none() && !item[expected].is_null());
     runs.map(|item| {
