@@ -95,7 +95,7 @@ def main() -> None:
         f"Machine: {machine()}. {datetime.date.today()}, {options.rounds} alternating rounds, medians with (lowest–highest).",
         f"Model: all-MiniLM-L6-v2, f32; token ids in, vectors out; {source} (tests/bench/workloads.py). "
         f"The owned engine ran on {running[0].about['isa']}.",
-        "Written by `make bench`; the ratio of one row is the median of the rounds' ratios.",
+        f"Written by `make bench` at scale {options.scale:g}; the ratio of one row is the median of the rounds' ratios.",
     )
     if onnx := places.shared("data/minilm/model.onnx"):
         running.append(peers.onnxruntime(onnx))
