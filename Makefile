@@ -24,9 +24,9 @@ test-long: setup-model  ## the long versions: more seeds, more kill points
 	@$(MAKE) --no-print-directory plugins PROFILE=$(TEST_PROFILE)
 	SYNAPSE_TEST_LONG=1 cargo test --locked --profile $(TEST_PROFILE) --workspace
 
-bench: setup-model  ## measured figures against named peers, written to docs/bench
+bench: setup-model  ## figures against named peers, written to docs/bench; BENCH_ARGS="--scale 0.25" is shorter
 	@$(MAKE) --no-print-directory plugins PROFILE=release
-	$(PYTHON) tests/bench/run.py
+	$(PYTHON) tests/bench/run.py $(BENCH_ARGS)
 
 docs: setup-model  ## rewrite the generated pages: API schemas, error table, configuration, requirements
 	@$(MAKE) --no-print-directory plugins PROFILE=$(TEST_PROFILE)
