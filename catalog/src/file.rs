@@ -47,6 +47,30 @@ impl Pooling {
     }
 }
 
+/// What the number means that a reranker gives (the host passes it on unchanged).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ScoreKind {
+    /// The classifier's raw output, any real number; higher is more relevant.
+    Logit,
+    /// `ln(p / (1 - p))` of two classes, any real number.
+    LogOdds,
+    /// From 0 to 1.
+    Probability,
+}
+
+impl ScoreKind {
+    /// The name in records and on the wire.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Logit => "logit",
+            Self::LogOdds => "log_odds",
+            Self::Probability => "probability",
+        }
+    }
+}
+
 /// A model record (`catalog/models/*.toml`), schema 1.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields, title = "Synapse model record")]
@@ -83,6 +107,10 @@ pub struct RecordFile {
     /// Whether the artifact's own graph normalises.
     #[serde(default)]
     pub output_normalized: bool,
+    /// What a score means; required for `kind = "rerank"`, and only there.
+    pub score_kind: Option<ScoreKind>,
+    /// The chat template (Jinja source), only for `kind = "generate"`. Absent: the one that a GGUF carries, if any.
+    pub chat_template: Option<String>,
     /// Whether over-long texts are cut by default.
     #[serde(default = "yes")]
     pub truncate_default: bool,
@@ -92,7 +120,8 @@ pub struct RecordFile {
     /// Matryoshka lengths, ascending, below `dims`.
     #[serde(default)]
     pub dimensions: Vec<u32>,
-    /// The published tokenizer.
+    /// The published tokenizer. May be absent where every form is `gguf`, whose vocabulary stands in, or where an
+    /// engine has its own format and tokenizer.
     pub tokenizer: Option<PlainFile>,
     /// Files that the host reads and no engine sees.
     #[serde(default)]
@@ -123,8 +152,9 @@ pub struct PlainFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct RoleFile {
-    /// What the file is: `weights`, `config`, `dense.0.weights`, `modules`, `pooling`, …
-    #[schemars(regex(pattern = r"^[a-z][a-z0-9_]*(\.[a-z0-9_]+)*$"))]
+    /// What the file is: `weights`, `config`, `dense.0.weights`, `modules`, `pooling`, …; `external:NAME` for the file
+    /// that an ONNX graph calls NAME.
+    #[schemars(regex(pattern = r"^([a-z][a-z0-9_]*(\.[a-z0-9_]+)*|external:[A-Za-z0-9_][A-Za-z0-9._-]{0,199})$"))]
     pub role: String,
     /// Relative path with `/`, without `..`.
     pub path: String,
@@ -144,6 +174,8 @@ pub struct FormatFile {
     pub format: String,
     /// How the weights are stored: `f32`, `f16`, `q4_1`, …
     pub quant: String,
+    /// The kinds of source that have this form; absent: all of the record's.
+    pub sources: Option<Vec<String>>,
     /// The files that an engine is given.
     #[schemars(length(min = 1))]
     pub files: Vec<RoleFile>,

@@ -22,5 +22,5 @@ pub mod selector;
 
 pub use catalog::{Catalog, RefusedFile};
 pub use check::{Problem, check, check_envelopes};
-pub use record::{EnvelopeRow, Format, Kind, ModelFile, Origin, Pooling, Record, Source, TokenizerFile};
+pub use record::{EnvelopeRow, Format, Kind, ModelFile, Origin, Pooling, Record, ScoreKind, Source, TokenizerFile};
 pub use selector::{LanePin, ModelSelector, SelectorError, parse_model_id};

@@ -2,7 +2,9 @@
 //!
 //! State: none. Caller: the daemon, once per loaded lane. What a lane runs with and what is hashed come from the same
 //! two values, the record and the row, so they cannot drift apart. The record's id, title, licence, sources, paths and
-//! `truncate_default`, and the row's engine range and variant, are not read here: they are not hashed.
+//! `truncate_default` and `score_kind`, and the row's engine range and variant, are not read here: they are not hashed.
+
+use std::collections::BTreeMap;
 
 use synapse_core::canon::{CanonError, config_digest};
 use synapse_core::digest::Sha256Digest;
@@ -38,10 +40,19 @@ pub fn numeric_profile(record: &Record, row: &EnvelopeRow, facts: LaneFacts) -> 
         dtype: row.dtype.clone(),
         flash_attention: row.flash_attention,
         envelope: row.bounds,
-        templates: record.templates.clone(),
+        templates: templates(record),
         thread_policy: facts.thread_policy,
         shape_class: None,
     }
+}
+
+/// Every template by its role. A record's chat template is one of them; a GGUF's own is in the model digest.
+fn templates(record: &Record) -> BTreeMap<String, String> {
+    let mut templates = record.templates.clone();
+    if let Some(chat) = &record.chat_template {
+        templates.insert("chat".to_owned(), chat.clone());
+    }
+    templates
 }
 
 /// Whether a file with this role enters the model digest by its canonical JSON: `config`, `dense.0.config`, …

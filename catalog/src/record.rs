@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use synapse_core::digest::Sha256Digest;
 use synapse_core::fingerprint::EnvelopeBounds;
 
-pub use crate::file::{Kind, Pooling};
+pub use crate::file::{Kind, Pooling, ScoreKind};
 
 /// Where a record or a row came from; it decides the namespace of its id.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +52,8 @@ pub struct Format {
     pub format: String,
     /// How the weights are stored: `f32`, `f16`, `q4_1`, … (hashed). The arithmetic is the row's `dtype`.
     pub quant: String,
+    /// The kinds of the record's sources that have this form, in the record's order; at least one.
+    pub sources: Vec<String>,
     /// The files that an engine is given, JSON configs among them.
     pub files: Vec<ModelFile>,
 }
@@ -61,6 +63,12 @@ impl Format {
     #[must_use]
     pub fn total_size(&self) -> u64 {
         self.files.iter().fold(0, |sum, file| sum.saturating_add(file.size))
+    }
+
+    /// Whether the sources of this kind have the form.
+    #[must_use]
+    pub fn is_from(&self, kind: &str) -> bool {
+        self.sources.iter().any(|source| source == kind)
     }
 }
 
@@ -130,13 +138,19 @@ pub struct Record {
     pub normalize: bool,
     /// The artifact's own graph normalises, so `normalize: false` cannot be served.
     pub output_normalized: bool,
+    /// What a score means; `Some` exactly for rerankers. Says how to read the bits, so it is not hashed.
+    pub score_kind: Option<ScoreKind>,
+    /// The chat template of a generator where the record overrides the one in its GGUF (hashed). Hostile code: only
+    /// the host's bounded renderer runs it.
+    pub chat_template: Option<String>,
     /// Whether over-long texts are cut by default (and said so), or refused.
     pub truncate_default: bool,
     /// Role (`query`, `document`) to template; a template holds `{text}` once. Empty: roles make no difference.
     pub templates: BTreeMap<String, String>,
     /// Shorter lengths that the model was trained for (Matryoshka), ascending, each below `dims`.
     pub dimensions: Vec<u32>,
-    /// The tokenizer, unless the engine owns it.
+    /// The tokenizer. `None` where every form is `gguf` (the host builds it from the vocabulary), and where the engine
+    /// owns it.
     pub tokenizer: Option<TokenizerFile>,
     /// Files that the host reads and no engine sees: `modules`, `pooling`, `dense.0.config`, …
     pub layout: Vec<ModelFile>,
@@ -159,6 +173,11 @@ impl Record {
     #[must_use]
     pub fn source(&self, kind: &str) -> Option<&Source> {
         self.sources.iter().find(|source| source.kind() == kind)
+    }
+
+    /// The sources that have a form, in order of preference.
+    pub fn sources_of<'r>(&'r self, format: &'r Format) -> impl Iterator<Item = &'r Source> {
+        self.sources.iter().filter(|source| format.is_from(source.kind()))
     }
 
     /// The template of a role; models without templates ignore the role.

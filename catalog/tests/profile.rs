@@ -2,7 +2,7 @@
 //!
 //! This is the catalog's half of the flip table; `host/core/tests/fingerprint.rs` has the other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use synapse_catalog::profile::{ArtifactDigestError, LaneFacts, artifact_digest, numeric_profile};
 use synapse_catalog::{EnvelopeRow, Record, check, check_envelopes};
@@ -80,6 +80,29 @@ fn what_moves_the_space() {
         let before = seen.insert(id, to);
         assert_eq!(before, None, "{to} gives the id of {before:?}");
     }
+}
+
+/// A generator's chat template moves the space where the record states it; a reranker's `score_kind` says how to read
+/// the bits and moves nothing.
+///
+/// Proves FPR-07.
+#[test]
+fn chat_templates_are_hashed_and_score_kinds_are_not() {
+    let of = |kind: &str, line: &str| {
+        let record = MINILM
+            .replace("kind = \"embed\"", &format!("kind = \"{kind}\""))
+            .replace("dims = 384\n", "")
+            .replace("pooling = \"mean\"\n", "")
+            .replace("normalize = true\n", &format!("{line}\n"));
+        let record = check(&record).unwrap_or_else(|problems| panic!("{line}: {problems:?}"));
+        profile_id(&record, &check_envelopes(OWNED).expect("sound")[0], &config())
+    };
+    let chats = ["", "chat_template = \"a\"", "chat_template = \"b\""].map(|line| of("generate", line));
+    assert_eq!(BTreeSet::from(chats).len(), 3, "each is a space of its own");
+    assert_eq!(
+        of("rerank", "score_kind = \"logit\""),
+        of("rerank", "score_kind = \"probability\"")
+    );
 }
 
 /// What names, places and defaults of a request say moves nothing.

@@ -13,6 +13,10 @@ use crate::record::{Format, ModelFile, Origin, Record, Source, TokenizerFile};
 
 /// The most files of one list.
 const MAX_FILES: usize = 1_024;
+/// The longest chat template, in bytes: several times the longest that is known.
+const MAX_CHAT_TEMPLATE: usize = 64 << 10;
+/// Begins the role of a file that an ONNX graph names; the name follows, since files are kept by digest.
+const EXTERNAL: &str = "external:";
 
 pub(super) fn record(file: RecordFile, origin: &Origin, found: &mut Problems) -> Record {
     found.expect(file.schema == SCHEMA, "schema", || {
@@ -38,6 +42,7 @@ pub(super) fn record(file: RecordFile, origin: &Origin, found: &mut Problems) ->
         format!("is {}, beyond the model's context of {}", file.max_tokens, file.context)
     });
     let (dims, pooling, normalize) = output(&file, found);
+    kind_fields(&file, found);
     for (role, template) in &file.templates {
         let field = format!("templates.{role}");
         found.expect(matches!(role.as_str(), "query" | "document"), &field, || {
@@ -65,11 +70,12 @@ pub(super) fn record(file: RecordFile, origin: &Origin, found: &mut Problems) ->
         }
     });
     let layout = files(file.layout, "layout", found);
+    let kinds: Vec<&'static str> = file.sources.iter().map(kind_of).collect();
     let formats: Vec<Format> = file
         .formats
         .into_iter()
         .enumerate()
-        .map(|(i, f)| format(f, i, found))
+        .map(|(i, f)| format(f, i, &kinds, found))
         .collect();
     found.expect(!formats.is_empty(), "formats", || {
         "expected at least one stored form".into()
@@ -82,6 +88,7 @@ pub(super) fn record(file: RecordFile, origin: &Origin, found: &mut Problems) ->
         });
     }
     one_content_per_path(&formats, &layout, tokenizer.as_ref(), found);
+    needs_tokenizer(&formats, tokenizer.is_some(), found);
     let sources: Vec<Source> = file
         .sources
         .into_iter()
@@ -102,6 +109,8 @@ pub(super) fn record(file: RecordFile, origin: &Origin, found: &mut Problems) ->
         pooling,
         normalize,
         output_normalized: file.output_normalized,
+        score_kind: file.score_kind,
+        chat_template: file.chat_template,
         truncate_default: file.truncate_default,
         templates: file.templates,
         dimensions: file.dimensions,
@@ -145,7 +154,41 @@ fn output(file: &RecordFile, found: &mut Problems) -> (u32, Pooling, bool) {
         file.normalize.unwrap_or(false),
     )
 }
-fn format(file: FormatFile, index: usize, found: &mut Problems) -> Format {
+
+/// The fields that only rerankers or only generators have.
+fn kind_fields(file: &RecordFile, found: &mut Problems) {
+    if file.kind == Kind::Rerank {
+        found.expect(file.score_kind.is_some(), "score_kind", || {
+            "missing; a reranking model states logit, log_odds or probability".into()
+        });
+    } else {
+        found.expect(file.score_kind.is_none(), "score_kind", || {
+            "only reranking models have it".into()
+        });
+    }
+    if let Some(template) = &file.chat_template {
+        found.expect(file.kind == Kind::Generate, "chat_template", || {
+            "only generating models have it".into()
+        });
+        let bounded = !template.trim().is_empty() && template.len() <= MAX_CHAT_TEMPLATE;
+        found.expect(bounded, "chat_template", || {
+            format!("is of {} bytes, expected 1 to {MAX_CHAT_TEMPLATE}", template.len())
+        });
+    }
+}
+
+/// A GGUF carries a vocabulary and an engine with a format of its own may carry a tokenizer; the host finds none in
+/// `safetensors` and `onnx`, nor beside a GGUF that is not the only form: two forms of one model share one tokenizer.
+fn needs_tokenizer(formats: &[Format], stated: bool, found: &mut Problems) {
+    let is_ours = |format: &&Format| matches!(format.format.as_str(), "safetensors" | "onnx" | "gguf");
+    let needing = formats.iter().filter(is_ours).count();
+    let all_gguf = formats.iter().all(|format| format.format == "gguf");
+    found.expect(stated || needing == 0 || all_gguf, "tokenizer", || {
+        "missing; only a model whose every form is gguf has its tokenizer in the file".into()
+    });
+}
+
+fn format(file: FormatFile, index: usize, kinds: &[&'static str], found: &mut Problems) -> Format {
     let field = format!("formats[{index}]");
     found.word(&file.format, &format!("{field}.format"));
     found.word(&file.quant, &format!("{field}.quant"));
@@ -163,10 +206,49 @@ fn format(file: FormatFile, index: usize, found: &mut Problems) -> Format {
     found.expect(config, &format!("{field}.files"), || {
         "safetensors need a file with the role config".into()
     });
+    for (i, listed) in files.iter().enumerate() {
+        let holds = file.format == "onnx" || !listed.role.starts_with(EXTERNAL);
+        found.expect(holds, &format!("{field}.files[{i}].role"), || {
+            format!("is {}, but only onnx forms have external files", listed.role)
+        });
+    }
     Format {
+        sources: form_sources(file.sources, &format!("{field}.sources"), kinds, found),
         format: file.format,
         quant: file.quant,
         files,
+    }
+}
+
+/// The kinds of source that have a form, in the record's order: those it names, or all.
+fn form_sources(named: Option<Vec<String>>, field: &str, kinds: &[&'static str], found: &mut Problems) -> Vec<String> {
+    if let Some(named) = &named {
+        found.expect(!named.is_empty(), field, || {
+            "is empty; leave it out where every source has the form".into()
+        });
+        let mut seen = BTreeSet::new();
+        for kind in named {
+            found.expect(kinds.contains(&kind.as_str()), field, || {
+                format!("names {kind:?}, but the record's sources are: {}", kinds.join(", "))
+            });
+            found.expect(seen.insert(kind), field, || format!("names {kind} twice"));
+        }
+    }
+    let takes = |kind: &&&str| {
+        named
+            .as_ref()
+            .is_none_or(|named| named.iter().any(|name| name == **kind))
+    };
+    let mut seen = BTreeSet::new();
+    let once = kinds.iter().filter(takes).filter(|kind| seen.insert(**kind));
+    once.map(|kind| (*kind).to_owned()).collect()
+}
+
+const fn kind_of(source: &SourceFile) -> &'static str {
+    match source {
+        SourceFile::Pypi { .. } => "pypi",
+        SourceFile::Hf { .. } => "hf",
+        SourceFile::Local {} => "local",
     }
 }
 
@@ -179,7 +261,7 @@ fn files(list: Vec<RoleFile>, field: &str, found: &mut Problems) -> Vec<ModelFil
     for (index, file) in list.into_iter().take(MAX_FILES).enumerate() {
         let at = format!("{field}[{index}]");
         found.expect(is_role(&file.role), &format!("{at}.role"), || {
-            format!("is {:?}, expected a-z words", file.role)
+            format!("is {:?}, expected a-z words, or external: and a file name", file.role)
         });
         found.expect(roles.insert(file.role.clone()), &format!("{at}.role"), || {
             format!("{} appears twice", file.role)
@@ -262,8 +344,12 @@ fn source(file: SourceFile, index: usize, found: &mut Problems) -> Source {
     }
 }
 
-/// Words of `a-z 0-9 _` joined by dots, the first beginning with a letter.
+/// Words of `a-z 0-9 _` joined by dots, the first beginning with a letter; or `external:` and a plain file name.
 fn is_role(role: &str) -> bool {
+    if let Some(name) = role.strip_prefix(EXTERNAL) {
+        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+        return (1..=200).contains(&name.len()) && name.bytes().all(plain) && !name.starts_with(['.', '-']);
+    }
     let word = |part: &str| {
         !part.is_empty()
             && part
