@@ -19,4 +19,4 @@ pub mod worker;
 ///
 /// A minor step adds operations, optional request fields and response fields; a client ignores what it does not know.
 /// A major step may break.
-pub const API_VERSION: &str = "1.0";
+pub const API_VERSION: &str = "1.1";

@@ -84,6 +84,8 @@ fn only_reads(method: &str) -> bool {
             | Method::Health
             | Method::EmbedQuery
             | Method::EmbedBatch
+            | Method::RerankScore
+            | Method::MicrollmOneshot
             | Method::TextTokenize
             | Method::ModelsList
             | Method::ModelStatus

@@ -177,7 +177,7 @@ fn render(embedded: &Embedded, first: bool, style: Style) -> String {
         let mut facts = Table::facts();
         facts.fact("model", &reply.model);
         facts.fact("fingerprint", &reply.fingerprint);
-        facts.fact("lane", &reply.provenance.lane);
+        facts.fact("lane", &reply.provenance.by.lane);
         facts.fact("dims", reply.dims.to_string());
         text = facts.render(style);
         text.push('\n');
@@ -215,7 +215,7 @@ fn numbers(vector: &[f32]) -> String {
 #[cfg(test)]
 mod tests {
     use synapse_client::Role;
-    use synapse_client::wire::{Class, EmbedReply, Placement, Provenance, Stamp};
+    use synapse_client::wire::{Class, EmbedReply, Placement, Provenance, ServedBy, Stamp};
 
     use super::*;
 
@@ -248,18 +248,20 @@ mod tests {
                 table_epoch: 0,
                 dims: 5,
                 provenance: Provenance {
-                    fingerprint: "ab".to_owned(),
-                    engine: "owned".to_owned(),
-                    engine_version: "1".to_owned(),
-                    bundle_digest: String::new(),
-                    lane: "m@owned:f32".to_owned(),
-                    placement: Placement::InProcess,
-                    model_digest: String::new(),
+                    by: ServedBy {
+                        fingerprint: "ab".to_owned(),
+                        engine: "owned".to_owned(),
+                        engine_version: "1".to_owned(),
+                        bundle_digest: String::new(),
+                        lane: "m@owned:f32".to_owned(),
+                        placement: Placement::InProcess,
+                        model_digest: String::new(),
+                        machine_profile_hash: None,
+                        certification: None,
+                    },
                     role: Role::Document,
                     template_id: None,
                     normalized: true,
-                    machine_profile_hash: None,
-                    certification: None,
                 },
                 vectors: Vec::new(),
                 real_token_counts: vec![5, 256, 0],

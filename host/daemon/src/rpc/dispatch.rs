@@ -111,6 +111,24 @@ impl Dispatch for Operations {
                     wire::EmbedBatchParams::constraints
                 )
             }
+            Method::RerankScore => {
+                answer!(
+                    self,
+                    call,
+                    wire::RerankScore,
+                    rerank_score,
+                    wire::RerankScoreParams::constraints
+                )
+            }
+            Method::MicrollmOneshot => {
+                answer!(
+                    self,
+                    call,
+                    wire::MicrollmOneshot,
+                    microllm_oneshot,
+                    wire::MicrollmOneshotParams::constraints
+                )
+            }
             Method::ModelsList => answer!(self, call, wire::ModelsList, models_list, no_constraints),
             Method::ModelLoad => answer!(self, call, wire::ModelLoad, model_load, no_constraints),
             Method::ModelStatus => answer!(self, call, wire::ModelStatus, model_status, no_constraints),

@@ -11,7 +11,9 @@ use synapse_catalog::parse_model_id;
 use synapse_core::fingerprint::ServedShape;
 use synapse_core::limits::{InlineCaps, InteractiveBatch};
 use synapse_core::schedule::Class;
-use synapse_wire::client::{Constraints, EmbedReply, Encoding, ItemOutcome, Placement, Provenance, Role, Text, Vector};
+use synapse_wire::client::{
+    Constraints, EmbedReply, Encoding, ItemOutcome, Placement, Provenance, Role, ServedBy, Text, Vector,
+};
 
 use super::{RequestContext, ServiceError};
 use crate::lane::in_process::{Batch, EmbedWork, Loaded};
@@ -391,21 +393,23 @@ fn failed(id: String, error: &ServiceError) -> ItemOutcome {
 
 fn provenance(lane: &Lane, loaded: &Loaded, fingerprint: String, role: Role, shape: ServedShape) -> Provenance {
     Provenance {
-        fingerprint,
-        engine: lane.profile.engine.engine.clone(),
-        engine_version: lane.profile.engine.version.clone(),
-        bundle_digest: lane.bundle.digest.map(|digest| digest.to_string()).unwrap_or_default(),
-        lane: lane.name.clone(),
-        placement: match loaded.engine.supervisor() {
-            Some(_) => Placement::Worker,
-            None => Placement::InProcess,
+        by: ServedBy {
+            fingerprint,
+            engine: lane.profile.engine.engine.clone(),
+            engine_version: lane.profile.engine.version.clone(),
+            bundle_digest: lane.bundle.digest.map(|digest| digest.to_string()).unwrap_or_default(),
+            lane: lane.name.clone(),
+            placement: match loaded.engine.supervisor() {
+                Some(_) => Placement::Worker,
+                None => Placement::InProcess,
+            },
+            model_digest: lane.profile.model_digest.to_string(),
+            machine_profile_hash: None,
+            certification: None,
         },
-        model_digest: lane.profile.model_digest.to_string(),
         role,
         template_id: profile::template_id(&lane.record, role),
         normalized: shape.normalized,
-        machine_profile_hash: None,
-        certification: None,
     }
 }
 

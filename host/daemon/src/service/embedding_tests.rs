@@ -34,17 +34,17 @@ async fn a_query_is_templated_tokenized_embedded_and_scaled() {
         (5, 5, false)
     );
     let provenance = &reply.provenance;
-    assert_eq!(provenance.fingerprint, reply.fingerprint);
+    assert_eq!(provenance.by.fingerprint, reply.fingerprint);
     assert_eq!(
-        (provenance.engine.as_str(), provenance.engine_version.as_str()),
+        (provenance.by.engine.as_str(), provenance.by.engine_version.as_str()),
         ("toy", "3")
     );
-    assert_eq!(provenance.lane, "toy@toy:f32");
+    assert_eq!(provenance.by.lane, "toy@toy:f32");
     assert_eq!(
         (provenance.role, provenance.template_id.as_deref()),
         (Role::Query, Some("toy/query"))
     );
-    assert!(provenance.normalized && provenance.certification.is_none());
+    assert!(provenance.normalized && provenance.by.certification.is_none());
 
     // Another role has no template here, and is the same numeric space.
     let other = ask(

@@ -17,6 +17,7 @@ pub mod job_list;
 pub mod job_status;
 #[cfg(test)]
 mod lane_tests;
+pub mod microllm_oneshot;
 pub mod model_load;
 pub mod model_status;
 pub mod model_unload;
@@ -26,6 +27,7 @@ pub mod models_pull;
 pub mod models_remove;
 pub mod plugins_list;
 pub mod request_cancel;
+pub mod rerank_score;
 pub mod server_info;
 pub mod tokenize;
 #[cfg(test)]

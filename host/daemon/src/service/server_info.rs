@@ -53,6 +53,7 @@ fn limits(config: &Config) -> Limits {
         inline_tokens: narrow(inline.max_tokens),
         inline_text_bytes: wide(inline.max_text_bytes),
         inline_item_bytes: wide(inline.max_item_bytes),
+        microllm_max_tokens: config.microllm_max_tokens,
         default_deadline_ms: config.request.deadline_ms,
         default_max_queue_ms: config.request.max_queue_ms,
     }
@@ -86,6 +87,7 @@ mod tests {
                 inline_tokens: 8_192,
                 inline_text_bytes: 8 << 20,
                 inline_item_bytes: 1 << 20,
+                microllm_max_tokens: 512,
                 default_deadline_ms: 30_000,
                 default_max_queue_ms: 5_000,
             }

@@ -1,4 +1,4 @@
-//! `embed.query` and `embed.batch`: params, the constraints that every engine request shares, and the vector reply.
+//! `embed.query` and `embed.batch`: params and the vector reply.
 //!
 //! No state. Both operations answer with the same [`EmbedReply`] (API-12). Which lane serves a request, and what a
 //! model allows, is decided by the daemon.
@@ -6,95 +6,12 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::error::Failure;
+use super::constraints::engine_params;
 use super::job::JobAccepted;
 use super::method::operation;
+use super::served::{ItemOutcome, ServedBy};
 use super::text::Text;
 use super::vector::{Encoding, Vector};
-
-/// Declares the params of an engine-bearing operation: its own fields, and the common ones of API-04.
-macro_rules! engine_params {
-    (
-        $(#[$meta:meta])*
-        pub struct $name:ident { $($(#[$field_meta:meta])* pub $field:ident: $type:ty,)* }
-    ) => {
-        $(#[$meta])*
-        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-        #[serde(deny_unknown_fields)]
-        pub struct $name {
-            $($(#[$field_meta])* pub $field: $type,)*
-            /// How long the whole request may take, in milliseconds from its complete receipt; default 30,000.
-            #[serde(default, skip_serializing_if = "Option::is_none")]
-            pub deadline_ms: Option<u64>,
-            /// How long it may wait for its start, in milliseconds; default 5,000, at most `deadline_ms`.
-            #[serde(default, skip_serializing_if = "Option::is_none")]
-            pub max_queue_ms: Option<u64>,
-            /// Refuse at once where the request would wait for readiness (API-08).
-            #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-            pub fail_if_not_ready: bool,
-            /// Serve only in this numeric space (API-06): a fingerprint in lower-case hex.
-            #[serde(default, skip_serializing_if = "Option::is_none")]
-            pub required_fingerprint: Option<String>,
-            /// With `required_fingerprint`: also serve in a space that is certified as equivalent now.
-            #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-            pub allow_equivalent: bool,
-            /// Serve only while the alias table has this epoch (API-07).
-            #[serde(default, skip_serializing_if = "Option::is_none")]
-            pub required_epoch: Option<u64>,
-            /// Serve only on this device class, for example `cpu`.
-            #[serde(default, skip_serializing_if = "Option::is_none")]
-            pub require_device: Option<String>,
-        }
-
-        impl $name {
-            /// The common fields of API-04.
-            #[must_use]
-            pub fn constraints(&self) -> Constraints {
-                Constraints {
-                    deadline_ms: self.deadline_ms,
-                    max_queue_ms: self.max_queue_ms,
-                    fail_if_not_ready: self.fail_if_not_ready,
-                    required_fingerprint: self.required_fingerprint.clone(),
-                    allow_equivalent: self.allow_equivalent,
-                    required_epoch: self.required_epoch,
-                    require_device: self.require_device.clone(),
-                }
-            }
-
-            /// Sets the common fields of API-04.
-            #[must_use]
-            pub fn with_constraints(mut self, constraints: Constraints) -> Self {
-                self.deadline_ms = constraints.deadline_ms;
-                self.max_queue_ms = constraints.max_queue_ms;
-                self.fail_if_not_ready = constraints.fail_if_not_ready;
-                self.required_fingerprint = constraints.required_fingerprint;
-                self.allow_equivalent = constraints.allow_equivalent;
-                self.required_epoch = constraints.required_epoch;
-                self.require_device = constraints.require_device;
-                self
-            }
-        }
-    };
-}
-
-/// What every engine-bearing request may demand (API-04). Evaluated as a whole before anything happens (API-05).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Constraints {
-    /// The whole request's time, in milliseconds from its complete receipt.
-    pub deadline_ms: Option<u64>,
-    /// The longest wait for the start, in milliseconds.
-    pub max_queue_ms: Option<u64>,
-    /// Refuse at once instead of waiting for readiness.
-    pub fail_if_not_ready: bool,
-    /// The one fingerprint to serve with.
-    pub required_fingerprint: Option<String>,
-    /// Whether spaces equivalent to the required one will do.
-    pub allow_equivalent: bool,
-    /// The alias table's epoch to serve under.
-    pub required_epoch: Option<u64>,
-    /// The device class to serve on.
-    pub require_device: Option<String>,
-}
 
 /// What a text is for. Models with templates treat the two apart; the others ignore it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
@@ -122,6 +39,7 @@ impl Role {
 
 engine_params! {
     /// Params of `embed.query`: one text.
+    #[derive(Eq)]
     pub struct EmbedQueryParams {
         /// A model id, or `MODEL@ENGINE[:VARIANT]` for one of its lanes.
         pub model: String,
@@ -150,6 +68,7 @@ engine_params! {
 
 engine_params! {
     /// Params of `embed.batch`: up to 64 texts, 8,192 tokens and 8 MiB inline.
+    #[derive(Eq)]
     pub struct EmbedBatchParams {
         /// A model id, or `MODEL@ENGINE[:VARIANT]` for one of its lanes.
         pub model: String,
@@ -230,7 +149,7 @@ impl EmbedBatchParams {
     }
 }
 
-/// One text of a batch.
+/// One text of a batch, or one candidate of a reranking.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchItem {
@@ -251,36 +170,12 @@ impl BatchItem {
     }
 }
 
-/// Where an engine runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Placement {
-    /// Inside the daemon.
-    InProcess,
-    /// In a supervised worker process.
-    Worker,
-    /// A value that this version does not know.
-    #[serde(other)]
-    Unknown,
-}
-
 /// Where a vector comes from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Provenance {
-    /// The fingerprint actually used.
-    pub fingerprint: String,
-    /// The engine's name.
-    pub engine: String,
-    /// The engine's numeric version.
-    pub engine_version: String,
-    /// SHA-256 of the plugin bundle, lower-case hex.
-    pub bundle_digest: String,
-    /// The lane, `MODEL@ENGINE:VARIANT`.
-    pub lane: String,
-    /// Where the engine ran.
-    pub placement: Placement,
-    /// SHA-256 over the model's files, lower-case hex.
-    pub model_digest: String,
+    /// The lane and its engine.
+    #[serde(flatten)]
+    pub by: ServedBy,
     /// The role applied.
     pub role: Role,
     /// The template applied, where the model has one for the role.
@@ -288,26 +183,6 @@ pub struct Provenance {
     pub template_id: Option<String>,
     /// Whether the vectors were scaled to unit length.
     pub normalized: bool,
-    /// The machine profile of the certificate; null while certification does not exist.
-    pub machine_profile_hash: Option<String>,
-    /// The certificate's level (`reference` or `consistent`); null where the lane has none.
-    pub certification: Option<String>,
-}
-
-/// How one text fared; the arrays of a reply keep the request's length and order.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ItemOutcome {
-    /// The request's id of the item (`embed.query` answers `"0"`).
-    pub id: String,
-    /// Tokens of the whole text.
-    pub submitted_tokens: u32,
-    /// Tokens that the engine saw.
-    pub effective_tokens: u32,
-    /// Whether something was cut off (API-14). Never silent.
-    pub truncated: bool,
-    /// Why this item has no vector.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<Failure>,
 }
 
 /// The reply of every vector-bearing operation (API-12).

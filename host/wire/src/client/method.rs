@@ -66,6 +66,10 @@ methods! {
     EmbedQuery = "embed.query", false;
     /// Embeds a small batch inline.
     EmbedBatch = "embed.batch", false;
+    /// Scores the candidates of a query.
+    RerankScore = "rerank.score", false;
+    /// Generates a text from a prompt.
+    MicrollmOneshot = "microllm.oneshot", false;
     /// Shows how a text becomes token ids.
     TextTokenize = "text.tokenize", false;
     /// The catalog with the state of each model.
@@ -152,6 +156,8 @@ mod tests {
     fn engine_operations_take_a_slot_and_status_operations_do_not() {
         assert!(!Method::EmbedQuery.is_status());
         assert!(!Method::EmbedBatch.is_status());
+        assert!(!Method::RerankScore.is_status());
+        assert!(!Method::MicrollmOneshot.is_status());
         assert!(Method::Health.is_status());
         assert!(Method::JobStatus.is_status());
     }

@@ -4,20 +4,25 @@
 //! of its params and of its result. Request types refuse unknown fields by name; response types ignore what they do
 //! not know, and enums in responses have an `unknown` value, so that an older client can talk to a newer daemon.
 
+pub mod constraints;
 pub mod embed;
 pub mod envelope;
 pub mod error;
 pub mod job;
 pub mod method;
 pub mod model;
+pub mod oneshot;
 pub mod plugin;
+pub mod rerank;
+pub mod served;
 pub mod server;
 pub mod text;
 pub mod vector;
 
+pub use constraints::Constraints;
 pub use embed::{
-    BatchItem, Constraints, EmbedBatch, EmbedBatchParams, EmbedBatchResult, EmbedQuery, EmbedQueryParams, EmbedReply,
-    ItemOutcome, Placement, Provenance, Role,
+    BatchItem, EmbedBatch, EmbedBatchParams, EmbedBatchResult, EmbedQuery, EmbedQueryParams, EmbedReply, Provenance,
+    Role,
 };
 pub use envelope::{
     EnvelopeError, EnvelopeFault, Id, ParamsError, Request, Response, Stamp, Stamped, encode_error, encode_request,
@@ -34,7 +39,10 @@ pub use model::{
     ModelUnload, ModelUnloadResult, ModelsList, ModelsListParams, ModelsListResult, ModelsPull, ModelsPullParams,
     ModelsRemove, ModelsRemoveResult, PullSource,
 };
+pub use oneshot::{FinishReason, MicrollmOneshot, MicrollmOneshotParams, MicrollmOneshotResult};
 pub use plugin::{PluginEngine, PluginEntry, PluginStatus, PluginsList, PluginsListParams, PluginsListResult};
+pub use rerank::{RerankReply, RerankScore, RerankScoreParams, RerankScoreResult, ScoreKind};
+pub use served::{ItemOutcome, Placement, ServedBy};
 pub use server::{
     Health, HealthParams, HealthResult, HealthStatus, JobCounts, LaneHealth, Limits, ModelHealth, PluginCounts,
     RequestCancel, RequestCancelParams, RequestCancelResult, ServerInfo, ServerInfoParams, ServerInfoResult,

@@ -38,6 +38,8 @@ pub struct Limits {
     pub inline_text_bytes: u64,
     /// Bytes of one text.
     pub inline_item_bytes: u64,
+    /// The most tokens that `microllm.oneshot` generates.
+    pub microllm_max_tokens: u32,
     /// The deadline of a request that names none, in milliseconds.
     pub default_deadline_ms: u64,
     /// The longest wait of a request that names none, in milliseconds.

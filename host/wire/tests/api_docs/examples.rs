@@ -44,20 +44,26 @@ fn model_entry(state: ModelState) -> ModelEntry {
     }
 }
 
-fn provenance(role: Role) -> Provenance {
-    Provenance {
+fn served_by(lane: &str, engine: &str, placement: Placement) -> ServedBy {
+    ServedBy {
         fingerprint: FINGERPRINT.to_owned(),
-        engine: "owned".to_owned(),
+        engine: engine.to_owned(),
         engine_version: "1".to_owned(),
         bundle_digest: BUNDLE.to_owned(),
-        lane: LANE.to_owned(),
-        placement: Placement::InProcess,
+        lane: lane.to_owned(),
+        placement,
         model_digest: FILES.to_owned(),
+        machine_profile_hash: None,
+        certification: None,
+    }
+}
+
+fn provenance(role: Role) -> Provenance {
+    Provenance {
+        by: served_by(LANE, "owned", Placement::InProcess),
         role,
         template_id: None,
         normalized: true,
-        machine_profile_hash: None,
-        certification: None,
     }
 }
 
@@ -186,6 +192,7 @@ fn server() -> Vec<Documented> {
                     inline_tokens: 8192,
                     inline_text_bytes: 8_388_608,
                     inline_item_bytes: 1_048_576,
+                    microllm_max_tokens: 512,
                     default_deadline_ms: 30_000,
                     default_max_queue_ms: 5000,
                 },
@@ -281,6 +288,8 @@ fn embedding() -> Vec<Documented> {
                 EmbedBatchResult::Accepted(accepted()),
             ),
         ]),
+        reranking(),
+        generation(),
         document::<TextTokenize>(vec![(
             "Pieces of a text",
             TokenizeParams {
@@ -303,6 +312,68 @@ fn embedding() -> Vec<Documented> {
             },
         )]),
     ]
+}
+
+fn reranking() -> Documented {
+    const RERANKER: &str = "example-reranker";
+    let candidates = vec![
+        BatchItem::new("readme#1", "Send request.cancel with the id of the request."),
+        BatchItem::new("readme#2", "Bread needs flour, water, salt and time."),
+    ];
+    let params = RerankScoreParams {
+        truncate: Some(true),
+        ..RerankScoreParams::new(RERANKER, "How do I cancel a request?", candidates)
+    };
+    let items = vec![
+        item("readme#1", 21),
+        ItemOutcome {
+            effective_tokens: 512,
+            truncated: true,
+            ..item("readme#2", 640)
+        },
+    ];
+    let reply = RerankReply {
+        model: RERANKER.to_owned(),
+        fingerprint: FINGERPRINT.to_owned(),
+        numeric_profile_id: PROFILE.to_owned(),
+        table_epoch: 0,
+        score_kind: ScoreKind::Logit,
+        scores: vec![Some(6.25), Some(-11.5)],
+        real_token_counts: items.iter().map(|item| item.effective_tokens).collect(),
+        items,
+        provenance: served_by("example-reranker@ort:f32", "ort", Placement::Worker),
+    };
+    document::<RerankScore>(vec![(
+        "Two candidates; the second one was too long and was cut",
+        params,
+        reply.into(),
+    )])
+}
+
+fn generation() -> Documented {
+    const GENERATOR: &str = "smollm2-135m-instruct";
+    let params = MicrollmOneshotParams {
+        system: Some("Answer in one word.".into()),
+        max_tokens: Some(16),
+        stop: vec!["\n".to_owned()],
+        ..MicrollmOneshotParams::new(GENERATOR, "What is the capital of France?")
+    };
+    document::<MicrollmOneshot>(vec![(
+        "A question, answered greedily up to the first line break",
+        params,
+        MicrollmOneshotResult {
+            model: GENERATOR.to_owned(),
+            text: "Paris.".to_owned(),
+            finish_reason: FinishReason::Stop,
+            prompt_tokens: 31,
+            generated_tokens: 3,
+            chat: true,
+            fingerprint: FINGERPRINT.to_owned(),
+            numeric_profile_id: PROFILE.to_owned(),
+            table_epoch: 0,
+            provenance: served_by("smollm2-135m-instruct@llama-cpp:q4_1", "llama-cpp", Placement::Worker),
+        },
+    )])
 }
 
 fn models() -> Vec<Documented> {

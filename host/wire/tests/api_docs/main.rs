@@ -15,8 +15,8 @@ use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 use synapse_wire::client::{
-    EmbedBatchParams, EmbedQueryParams, ErrorObject, Id, Method, Operation, Stamp, Stamped, encode_error,
-    encode_request, encode_result, parse_params, parse_request, parse_response,
+    EmbedBatch, EmbedQuery, ErrorObject, Id, Method, MicrollmOneshot, Operation, RerankScore, Stamp, Stamped,
+    encode_error, encode_request, encode_result, parse_params, parse_request, parse_response,
 };
 
 /// One operation with everything that is published about it.
@@ -279,28 +279,60 @@ fn the_schemas_refuse_what_the_wire_refuses() {
     }
 }
 
+/// The refusal of an operation's params with one more field, or nothing where they are taken.
+fn refusal<O: Operation>(line: &str, field: &str, value: &Value) -> Option<String> {
+    let mut request: Value = serde_json::from_str(line).unwrap();
+    request["params"][field] = value.clone();
+    let request = parse_request(request.to_string().as_bytes()).unwrap();
+    parse_params::<O::Params>(request.params.as_deref())
+        .err()
+        .map(|error| error.0)
+}
+
+/// Each common field is taken with a value of its type and refused with another, by the types and by the schema, in
+/// every operation that needs an engine.
+///
 /// Proves API-04.
 #[test]
 fn the_common_fields_stand_in_every_engine_operation() {
-    let fields = [
-        "deadline_ms",
-        "max_queue_ms",
-        "fail_if_not_ready",
-        "required_fingerprint",
-        "allow_equivalent",
-        "required_epoch",
-        "require_device",
+    type Refusal = fn(&str, &str, &Value) -> Option<String>;
+    let engine_operations: [(Method, Refusal); 4] = [
+        (Method::EmbedQuery, refusal::<EmbedQuery>),
+        (Method::EmbedBatch, refusal::<EmbedBatch>),
+        (Method::RerankScore, refusal::<RerankScore>),
+        (Method::MicrollmOneshot, refusal::<MicrollmOneshot>),
     ];
-    for schema in [
-        schemars::schema_for!(EmbedQueryParams),
-        schemars::schema_for!(EmbedBatchParams),
-    ] {
-        for field in fields {
-            assert!(!schema.as_value()["properties"][field].is_null(), "{field}");
+    let fields = [
+        ("deadline_ms", json!(2000), json!("soon")),
+        ("max_queue_ms", json!(1), json!(-1)),
+        ("fail_if_not_ready", json!(true), json!(1)),
+        ("required_fingerprint", json!("ab"), json!(7)),
+        ("allow_equivalent", json!(true), json!("yes")),
+        ("required_epoch", json!(3), json!(0.5)),
+        ("require_device", json!("cpu"), json!(["cpu"])),
+    ];
+    let documented = examples::operations();
+    for (method, refusal) in engine_operations {
+        let operation = documented.iter().find(|operation| operation.method == method).unwrap();
+        let validator = validator(&operation.schema);
+        let request = &operation.examples[0].request;
+        let by_schema = |field: &str, value: &Value| {
+            let request: Value = serde_json::from_str(request).unwrap();
+            let mut params = request["params"].clone();
+            params[field] = value.clone();
+            validator.is_valid(&json!({"params": params}))
+        };
+        for (field, right, wrong) in &fields {
+            assert_eq!(refusal(request, field, right), None, "{method}: {field}");
+            assert!(by_schema(field, right), "{method}: {field}");
+            assert!(
+                refusal(request, field, wrong).is_some(),
+                "{method}: {field} takes {wrong}"
+            );
+            assert!(!by_schema(field, wrong), "{method}: {field} takes {wrong}");
         }
+        let named = refusal(request, "deadline", &json!(1)).unwrap();
+        assert!(named.contains("`deadline`"), "{method}: {named}");
+        assert!(!by_schema("deadline", &json!(1)), "{method}");
     }
-    let line = br#"{"jsonrpc":"2.0","id":1,"method":"embed.query","params":{"model":"m","text":"t","deadline":1}}"#;
-    let request = parse_request(line).unwrap();
-    let error = parse_params::<EmbedQueryParams>(request.params.as_deref()).unwrap_err();
-    assert!(error.0.contains("`deadline`"), "{error}");
 }
