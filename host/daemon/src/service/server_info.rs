@@ -56,6 +56,7 @@ fn limits(config: &Config) -> Limits {
         microllm_max_tokens: config.microllm_max_tokens,
         default_deadline_ms: config.request.deadline_ms,
         default_max_queue_ms: config.request.max_queue_ms,
+        ..Limits::default()
     }
 }
 
@@ -90,6 +91,7 @@ mod tests {
                 microllm_max_tokens: 512,
                 default_deadline_ms: 30_000,
                 default_max_queue_ms: 5_000,
+                ..Limits::default()
             }
         );
     }

@@ -12,7 +12,7 @@ use super::served::ServedBy;
 use super::text::Text;
 
 /// The most texts of `stop`.
-pub const MAX_STOPS: usize = 16;
+pub const MAX_STOPS: usize = 8;
 /// The longest text of `stop`, in bytes of UTF-8.
 pub const MAX_STOP_BYTES: usize = 256;
 /// The longest grammar, in bytes of UTF-8.
@@ -23,8 +23,8 @@ engine_params! {
     pub struct MicrollmOneshotParams {
         /// A model id, or `MODEL@ENGINE[:VARIANT]` for one of its lanes.
         pub model: String,
-        /// The prompt. Strings in it that spell control tokens stay text. It is never cut: prompt and `max_tokens`
-        /// together must fit the model's length, or the request is refused with `input_too_long`.
+        /// The prompt. Strings in it that spell control tokens stay text. It is never cut: together with `max_tokens`
+        /// (without it, with one token) it must fit the model's length, or it is refused with `input_too_long`.
         pub prompt: Text,
         /// An instruction that stands before the prompt, in the template's own place for it; only with `chat`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -33,8 +33,8 @@ engine_params! {
         /// true for a model that has a template. Without a template `true` is refused with `unsupported`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub chat: Option<bool>,
-        /// The most tokens to generate, at least 1; default and maximum: the daemon's `microllm_max_tokens` (512). More
-        /// is refused, not clamped (API-17).
+        /// The most tokens to generate, at least 1. More than the daemon's `microllm_max_tokens` (512) is refused, not
+        /// clamped (API-17). Default: as many as fit behind the prompt, at most `microllm_max_tokens`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub max_tokens: Option<u32>,
         /// 0 to 2; default 0: the likeliest token each time, so that the same request gives the same text.
@@ -47,7 +47,7 @@ engine_params! {
         /// The sampler's seed; default 0. The same seed and request give the same text. Without effect at temperature 0.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub seed: Option<u64>,
-        /// Texts that end the generation and are not part of it: at most 16, each of 1 to 256 bytes.
+        /// Texts that end the generation and are not part of it: at most 8, each of 1 to 256 bytes.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub stop: Vec<String>,
         /// A grammar in GBNF that the text must match, at most 256 KiB. Refused with `grammar_disabled` unless the

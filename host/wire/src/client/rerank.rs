@@ -14,7 +14,8 @@ use super::served::{ItemOutcome, ServedBy};
 use super::text::Text;
 
 engine_params! {
-    /// Params of `rerank.score`: up to 20 candidates on the interactive lane, up to 64 inline as bulk work.
+    /// Params of `rerank.score`: up to 20 candidates on the interactive lane, up to 64 inline as bulk work, and up to
+    /// 32,768 tokens over all pairs.
     #[derive(Eq)]
     pub struct RerankScoreParams {
         /// A model id, or `MODEL@ENGINE[:VARIANT]` for one of its lanes.

@@ -38,7 +38,13 @@ pub struct Limits {
     pub inline_text_bytes: u64,
     /// Bytes of one text.
     pub inline_item_bytes: u64,
-    /// The most tokens that `microllm.oneshot` generates.
+    /// Candidates of a `rerank.score` that is answered inline.
+    pub rerank_candidates: u32,
+    /// Candidates of a `rerank.score` that is answered on the interactive lane.
+    pub rerank_interactive_candidates: u32,
+    /// Tokens of a `rerank.score` that is answered inline, over all pairs.
+    pub rerank_tokens: u32,
+    /// Tokens that `microllm.oneshot` generates at most.
     pub microllm_max_tokens: u32,
     /// The deadline of a request that names none, in milliseconds.
     pub default_deadline_ms: u64,

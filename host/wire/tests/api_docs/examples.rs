@@ -192,11 +192,16 @@ fn server() -> Vec<Documented> {
                     inline_tokens: 8192,
                     inline_text_bytes: 8_388_608,
                     inline_item_bytes: 1_048_576,
+                    rerank_candidates: 64,
+                    rerank_interactive_candidates: 20,
+                    rerank_tokens: 32_768,
                     microllm_max_tokens: 512,
                     default_deadline_ms: 30_000,
                     default_max_queue_ms: 5000,
                 },
-                capabilities: vec!["embed".to_owned(), "encoding.base64".to_owned(), "tokenize".to_owned()],
+                capabilities: ["embed", "encoding.base64", "generate", "rerank", "tokenize"]
+                    .map(str::to_owned)
+                    .to_vec(),
             },
         )]),
         document::<Health>(vec![(
