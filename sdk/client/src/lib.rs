@@ -31,13 +31,13 @@ mod retry;
 pub use client::{Client, Options, default_socket, surroundings};
 pub use error::ClientError;
 pub use job::JobWait;
-pub use operations::{BatchOutcome, Embedded};
+pub use operations::{BatchOutcome, Embedded, RerankOutcome, Reranked};
 pub use retry::RetryPolicy;
 pub use synapse_wire::API_VERSION;
 /// The types of the wire: every operation's params and results.
 pub use synapse_wire::client as wire;
 pub use synapse_wire::client::{
-    BatchItem, Class, EmbedBatchParams, EmbedQueryParams, Encoding, ErrorCode, JobState, JobView, ModelsPullParams,
-    PullSource, Role, Text, TokenizeParams,
+    BatchItem, Class, EmbedBatchParams, EmbedQueryParams, Encoding, ErrorCode, JobState, JobView,
+    MicrollmOneshotParams, ModelsPullParams, PullSource, RerankScoreParams, Role, Text, TokenizeParams,
 };
 pub use synapse_wire::socket::Surroundings;

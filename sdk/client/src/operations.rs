@@ -1,15 +1,16 @@
 //! One typed method per operation.
 //!
-//! No state. Each method is [`Client::call`] with its types; the embedding ones also ask for the client's encoding,
-//! decode the vectors and check that the reply has the request's shape.
+//! No state. Each method is [`Client::call`] with its types; the embedding ones also ask for the client's encoding and
+//! decode the vectors, and those with several texts check that the reply has the request's shape.
 
 use synapse_wire::client::{
     BatchItem, EmbedBatch, EmbedBatchParams, EmbedBatchResult, EmbedQuery, EmbedQueryParams, EmbedReply, Health,
     HealthParams, HealthResult, JobAccepted, JobCancel, JobList, JobListParams, JobListResult, JobParams, JobStatus,
-    JobView, ModelLoad, ModelParams, ModelStatus, ModelStatusResult, ModelUnload, ModelUnloadResult, ModelsList,
-    ModelsListParams, ModelsListResult, ModelsPull, ModelsPullParams, ModelsRemove, ModelsRemoveResult, PluginsList,
-    PluginsListParams, PluginsListResult, ServerInfo, ServerInfoParams, ServerInfoResult, Stamp, Stamped, TextTokenize,
-    TokenizeParams, TokenizeResult, Vector,
+    JobView, MicrollmOneshot, MicrollmOneshotParams, MicrollmOneshotResult, ModelLoad, ModelParams, ModelStatus,
+    ModelStatusResult, ModelUnload, ModelUnloadResult, ModelsList, ModelsListParams, ModelsListResult, ModelsPull,
+    ModelsPullParams, ModelsRemove, ModelsRemoveResult, PluginsList, PluginsListParams, PluginsListResult, RerankReply,
+    RerankScore, RerankScoreParams, RerankScoreResult, ServerInfo, ServerInfoParams, ServerInfoResult, Stamp, Stamped,
+    TextTokenize, TokenizeParams, TokenizeResult, Vector,
 };
 
 use crate::client::Client;
@@ -33,6 +34,50 @@ pub enum BatchOutcome {
     Vectors(Box<Embedded>),
     /// The batch was over the inline caps and had a `request_key`: it became a job.
     Job(JobAccepted),
+}
+
+/// A reranking reply.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reranked {
+    /// Request id and module generation.
+    pub stamp: Stamp,
+    /// Raw scores and outcomes, in the request's order.
+    pub reply: RerankReply,
+}
+
+/// What a `rerank.score` gave.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RerankOutcome {
+    /// Scores, inline.
+    Scores(Box<Reranked>),
+    /// The request was over the inline caps and had a `request_key`: it became a job.
+    Job(JobAccepted),
+}
+
+impl Reranked {
+    /// Takes a reply to `expected` candidates.
+    fn check(stamp: Stamp, reply: RerankReply, expected: usize) -> Result<Self, ClientError> {
+        let lengths = [reply.scores.len(), reply.items.len(), reply.real_token_counts.len()];
+        if lengths != [expected; 3] {
+            return Err(ClientError::Protocol(format!(
+                "{expected} candidates were sent; the reply has {} scores, {} items and {} token counts",
+                lengths[0], lengths[1], lengths[2]
+            )));
+        }
+        Ok(Self { stamp, reply })
+    }
+
+    /// The positions of the candidates that have a score, the best first; equal scores keep the request's order.
+    #[must_use]
+    pub fn ranking(&self) -> Vec<usize> {
+        let scores = &self.reply.scores;
+        let mut positions: Vec<usize> = (0..scores.len())
+            .filter(|&position| scores[position].is_some())
+            .collect();
+        let score = |position: usize| scores[position].unwrap_or(f32::NEG_INFINITY);
+        positions.sort_by(|&a, &b| score(b).total_cmp(&score(a)));
+        positions
+    }
 }
 
 impl Embedded {
@@ -114,18 +159,53 @@ impl Client {
     /// # Errors
     /// As [`Client::embed_batch`].
     pub async fn embed_texts<S: AsRef<str>>(&self, model: &str, texts: &[S]) -> Result<Box<Embedded>, ClientError> {
-        let items = texts
-            .iter()
-            .enumerate()
-            .map(|(position, text)| BatchItem::new(position.to_string(), text.as_ref()))
-            .collect();
-        match self.embed_batch(EmbedBatchParams::new(model, items)).await? {
+        match self.embed_batch(EmbedBatchParams::new(model, numbered(texts))).await? {
             BatchOutcome::Vectors(embedded) => Ok(embedded),
-            BatchOutcome::Job(job) => Err(ClientError::Protocol(format!(
-                "a batch without request_key became the job {}",
-                job.job_id
-            ))),
+            BatchOutcome::Job(job) => Err(without_key(&job)),
         }
+    }
+
+    /// `rerank.score`: one raw score for each candidate of a query.
+    ///
+    /// # Errors
+    /// As [`Client::call`]; [`ClientError::Protocol`] for a reply that does not have the request's shape.
+    pub async fn rerank_score(&self, params: &RerankScoreParams) -> Result<RerankOutcome, ClientError> {
+        let answer = self.call::<RerankScore>(params).await?;
+        Ok(match answer.result {
+            RerankScoreResult::Scores(reply) => RerankOutcome::Scores(Box::new(Reranked::check(
+                answer.stamp,
+                *reply,
+                params.candidates.len(),
+            )?)),
+            RerankScoreResult::Accepted(job) => RerankOutcome::Job(job),
+        })
+    }
+
+    /// `rerank.score` of texts whose ids are their positions, with everything else by default.
+    ///
+    /// # Errors
+    /// As [`Client::rerank_score`].
+    pub async fn rerank_texts<S: AsRef<str>>(
+        &self,
+        model: &str,
+        query: &str,
+        texts: &[S],
+    ) -> Result<Box<Reranked>, ClientError> {
+        match self
+            .rerank_score(&RerankScoreParams::new(model, query, numbered(texts)))
+            .await?
+        {
+            RerankOutcome::Scores(reranked) => Ok(reranked),
+            RerankOutcome::Job(job) => Err(without_key(&job)),
+        }
+    }
+
+    /// `microllm.oneshot`: a text from a prompt.
+    ///
+    /// # Errors
+    /// As [`Client::call`].
+    pub async fn oneshot(&self, params: &MicrollmOneshotParams) -> Result<Stamped<MicrollmOneshotResult>, ClientError> {
+        self.call::<MicrollmOneshot>(params).await
     }
 
     /// `text.tokenize`: how a text becomes token ids.
@@ -215,6 +295,20 @@ impl Client {
     pub async fn plugins_list(&self) -> Result<Stamped<PluginsListResult>, ClientError> {
         self.call::<PluginsList>(&PluginsListParams {}).await
     }
+}
+
+/// Texts as items whose ids are their positions.
+fn numbered<S: AsRef<str>>(texts: &[S]) -> Vec<BatchItem> {
+    texts
+        .iter()
+        .enumerate()
+        .map(|(position, text)| BatchItem::new(position.to_string(), text.as_ref()))
+        .collect()
+}
+
+/// Only a request with a key may become a job.
+fn without_key(job: &JobAccepted) -> ClientError {
+    ClientError::Protocol(format!("a request without request_key became the job {}", job.job_id))
 }
 
 fn model_params(model: &str) -> ModelParams {

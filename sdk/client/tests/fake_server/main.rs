@@ -2,6 +2,11 @@
 //!
 //! Each test owns a socket in a folder of its own and plays the daemon's side line by line, so it decides what is
 //! answered, in which order, and when the connection ends. How a real daemon behaves is tested in `tests/it`.
+//!
+//! This file: the connection, retries, embedding and jobs. `scores_and_texts`: reranking and generation.
+
+mod daemon;
+mod scores_and_texts;
 
 use std::time::Duration;
 
@@ -10,96 +15,10 @@ use synapse_client::{
     BatchItem, BatchOutcome, Client, ClientError, EmbedBatchParams, EmbedQueryParams, ErrorCode, JobState, JobWait,
     Options, RetryPolicy,
 };
-use tempfile::TempDir;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixListener;
 
-/// Longer than anything here may take, on any machine: only a hang reaches it.
-const HANG: Duration = Duration::from_secs(60);
-
-struct FakeDaemon {
-    listener: UnixListener,
-    folder: TempDir,
-}
-
-impl FakeDaemon {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let listener = UnixListener::bind(folder.path().join("s")).unwrap();
-        Self { listener, folder }
-    }
-
-    fn options(&self) -> Options {
-        Options {
-            socket: Some(self.folder.path().join("s")),
-            retry: RetryPolicy {
-                first_wait: Duration::from_millis(1),
-                ..RetryPolicy::default()
-            },
-            ..Options::default()
-        }
-    }
-
-    async fn accept(&self) -> Peer {
-        let (stream, _) = within(self.listener.accept()).await.unwrap();
-        Peer::new(stream)
-    }
-}
-
-async fn within<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(HANG, future)
-        .await
-        .expect("nothing happened for a minute")
-}
-
-/// The daemon's end of one connection.
-struct Peer {
-    lines: Lines<BufReader<OwnedReadHalf>>,
-    write: OwnedWriteHalf,
-}
-
-impl Peer {
-    fn new(stream: UnixStream) -> Self {
-        let (read, write) = stream.into_split();
-        Self {
-            lines: BufReader::new(read).lines(),
-            write,
-        }
-    }
-
-    /// The next request, or `None` once the client has closed.
-    async fn next(&mut self) -> Option<Value> {
-        let line = within(self.lines.next_line()).await.unwrap()?;
-        Some(serde_json::from_str(&line).unwrap())
-    }
-
-    async fn request(&mut self) -> Value {
-        self.next().await.expect("the client closed the connection")
-    }
-
-    async fn say(&mut self, message: Value) {
-        self.write.write_all(format!("{message}\n").as_bytes()).await.unwrap();
-    }
-
-    async fn answer(&mut self, request: &Value, generation: u64, mut result: Value) {
-        result["request_id"] = json!("7c-000001");
-        result["module_generation"] = json!(generation);
-        self.say(json!({"jsonrpc": "2.0", "id": request["id"], "result": result}))
-            .await;
-    }
-
-    async fn refuse(&mut self, request: &Value, code: &str, class: &str, safe: bool) {
-        let mut data = json!({"code": code, "class": class, "safe_to_retry_same_request": safe,
-            "module_generation": 1, "request_id": "7c-000002"});
-        if class == "transient" {
-            data["retry_after_ms"] = json!(1);
-        }
-        let error = json!({"code": -32_000, "message": "refused by the script", "data": data});
-        self.say(json!({"jsonrpc": "2.0", "id": request["id"], "error": error}))
-            .await;
-    }
-}
+use crate::daemon::{FakeDaemon, within};
 
 fn health() -> Value {
     json!({"status": "ok", "text": "serving", "uptime_ms": 5, "lanes": [], "models": [], "store_ok": true,
