@@ -5,9 +5,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::embed::Placement;
 use super::method::operation;
 use super::model::ModelKind;
+use super::served::Placement;
 
 /// Params of `plugins.list`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
