@@ -37,7 +37,7 @@ pub fn page(operations: &[Documented], error: &Value) -> String {
     // Params and results have their tables above.
     for (name, schema) in types
         .iter()
-        .filter(|(name, _)| !name.ends_with("Params") && *name != "EmbedReply")
+        .filter(|(name, _)| !name.ends_with("Params") && !name.ends_with("Reply"))
     {
         type_section(&mut page, name, schema);
     }
