@@ -535,7 +535,7 @@ fn the_test_models_load() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/catalog");
     let (catalog, refused) = Catalog::builtin().with_dir(&dir);
     assert!(refused.is_empty(), "{refused:?}");
-    for id in ["bert-embed", "bert-embed-cls"] {
+    for id in ["bert-embed", "bert-embed-cls", "bert-cross-encoder"] {
         assert!(
             catalog
                 .record(id)

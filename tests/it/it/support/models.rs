@@ -1,4 +1,4 @@
-//! Test models: tiny BERT encoders with fixed random weights, and catalog files that lead to them.
+//! Test models: tiny BERT models with fixed random weights, and catalog files that lead to them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,8 +13,14 @@ pub const MEAN: &str = "bert-embed";
 /// Its sibling: CLS pooling, not normalised.
 pub const CLS: &str = "bert-embed-cls";
 
+/// A cross-encoder for onnxruntime: one logit a pair, 128 tokens.
+pub const CROSS: &str = "bert-cross-encoder";
+
 /// Where a test model's files lie.
 pub fn folder(model: &str) -> PathBuf {
+    if model == CROSS {
+        return fixtures(CROSS);
+    }
     repository().join("plugins/owned/tests/fixtures").join(model)
 }
 
@@ -24,14 +30,15 @@ pub fn write_catalog(catalog: &Path) {
     for part in ["models", "envelopes"] {
         fs::create_dir_all(catalog.join(part)).expect("a folder");
     }
-    for model in [MEAN, CLS] {
+    for model in [MEAN, CLS, CROSS] {
         let name = format!("models/{model}.toml");
         let record = fs::read_to_string(fixtures("catalog").join(&name)).expect("the record");
         let hub = format!("\n[[sources]]\nkind = \"hf\"\nrepo = \"test/{model}\"\nrevision = \"main\"\n");
         fs::write(catalog.join(&name), record + &hub).expect("writes");
     }
-    let rows = "envelopes/owned.toml";
-    fs::copy(fixtures("catalog").join(rows), catalog.join(rows)).expect("copies");
+    for rows in ["envelopes/owned.toml", "envelopes/ort.toml"] {
+        fs::copy(fixtures("catalog").join(rows), catalog.join(rows)).expect("copies");
+    }
 }
 
 /// The record of a test model, as the daemon reads it.
