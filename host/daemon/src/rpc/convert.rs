@@ -197,6 +197,14 @@ impl From<TextError> for ServiceError {
                 detail.maximum = Some(u64::from(limit));
                 detail.actual = Some(u64::from(found));
             }),
+            TextError::QueryTooLong { found, limit } => Self::input_too_long(message).detail(|detail| {
+                detail.field = Some(String::from("query"));
+                detail.maximum = Some(u64::from(limit));
+                detail.actual = Some(u64::from(found));
+            }),
+            TextError::NoPairs => Self::unsupported(message),
+            TextError::ChatTemplate(_) => Self::artifact_invalid(message),
+            TextError::ChatRefused(_) => Self::unsupported(message),
             TextError::Failed(_) => Self::invalid_text(message),
         }
     }

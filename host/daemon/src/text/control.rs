@@ -106,6 +106,44 @@ pub fn marked(tokenizer: &Value) -> BTreeSet<String> {
         .collect()
 }
 
+/// A control token as a template may spell it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Marker {
+    /// How it is spelled.
+    pub surface: String,
+    /// Its id.
+    pub id: u32,
+    /// It swallows the white space before it.
+    pub lstrip: bool,
+    /// It swallows the white space after it.
+    pub rstrip: bool,
+}
+
+/// The control tokens with what their file says about them. `names` is what [`hide`] returned for this tokenizer.
+#[must_use]
+pub fn markers(hidden: &Value, names: &[(String, String)]) -> Vec<Marker> {
+    let surfaces: BTreeMap<&str, &str> = names
+        .iter()
+        .map(|(surface, name)| (name.as_str(), surface.as_str()))
+        .collect();
+    let added = hidden
+        .member("added_tokens")
+        .and_then(Fields::as_array)
+        .unwrap_or_default();
+    added
+        .iter()
+        .filter_map(|token| {
+            let flag = |key: &str| token.member(key) == Some(&Value::Bool(true));
+            Some(Marker {
+                surface: (*surfaces.get(token.member("content")?.as_text()?)?).to_owned(),
+                id: u32::try_from(token.member("id")?.as_int()?).ok()?,
+                lstrip: flag("lstrip"),
+                rstrip: flag("rstrip"),
+            })
+        })
+        .collect()
+}
+
 /// Renames every control token wherever the tokenizer could find it in a text, and says how each is called now. Ids
 /// stay as they are.
 pub fn hide(tokenizer: &mut Value, control: &BTreeSet<String>, nonce: &str) -> Vec<(String, String)> {

@@ -14,11 +14,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use synapse_core::canon::{self, Value};
 use synapse_core::digest::{Sha256Digest, sha256};
-use tokenizers::{Encoding, PostProcessor, Token};
+use tokenizers::Encoding;
 use uuid::Uuid;
 
+use super::control::{self, Marker};
+use super::frame::{Frame, PairFrame, Special};
 use super::json_guard::{self, Fields};
-use super::{Template, TextError, control, sanitise};
+use super::prompt::PromptParts;
+use super::{Template, TextError, sanitise};
 
 /// How long an encoded text may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,19 +54,19 @@ pub struct Encoded {
     pub truncated: bool,
 }
 
-/// A special token: id and segment.
-type Special = (i32, i32);
-
 /// A loaded tokenizer. Immutable; any number of threads may encode with it.
 pub struct Tokenizer {
     digest: Sha256Digest,
     content: tokenizers::Tokenizer,
-    before: Vec<Special>,
-    after: Vec<Special>,
+    frame: Frame,
+    pair_frame: Option<PairFrame>,
     /// Ids that no content may have.
     forbidden: BTreeSet<u32>,
     /// The renamed control tokens with their names in the content tokenizer.
     hidden: Vec<(String, String)>,
+    /// The control tokens as templates may spell them.
+    markers: Vec<Marker>,
+    prompt_parts: PromptParts,
 }
 
 impl fmt::Debug for Tokenizer {
@@ -73,10 +76,6 @@ impl fmt::Debug for Tokenizer {
             .finish_non_exhaustive()
     }
 }
-
-/// Stands for the content while the post-processor shows what it puts around it. No vocabulary reaches it: ids end
-/// at 2^31.
-const CONTENT: u32 = u32::MAX;
 
 impl Tokenizer {
     /// Loads a sanitised tokenizer.
@@ -91,8 +90,10 @@ impl Tokenizer {
         let renamed = canon::to_bytes(&document).map_err(|error| refuse(error.to_string()))?;
         let content = guarded(|| tokenizers::Tokenizer::from_bytes(&renamed))
             .map_err(|reason| refuse(format!("the tokenizer does not load: {reason}")))?;
-        let (before, after) = frame(&content).map_err(refuse)?;
+        let frame = Frame::learn(&content).map_err(refuse)?;
+        let pair_frame = PairFrame::learn(&content);
         let unknown = unknown_id(&document, &content);
+        let markers = control::markers(&document, &names);
         drop(document);
         let forbidden = names
             .iter()
@@ -102,10 +103,12 @@ impl Tokenizer {
         let loaded = Self {
             digest: sha256(bytes),
             content,
-            before,
-            after,
+            frame,
+            pair_frame,
             forbidden,
             hidden: names,
+            markers,
+            prompt_parts: PromptParts::default(),
         };
         // A tokenizer that fails on these fails on everything: better now than at the first request.
         for probe in ["", " ", "a", "Hello world.", "\u{0}\u{feff}\u{1f680}"] {
@@ -130,7 +133,49 @@ impl Tokenizer {
     /// How many tokens an empty text has: what the post-processor puts around every content.
     #[must_use]
     pub fn special_tokens(&self) -> usize {
-        self.before.len() + self.after.len()
+        self.frame.tokens()
+    }
+
+    /// What it puts around one text.
+    pub(super) const fn frame(&self) -> &Frame {
+        &self.frame
+    }
+
+    /// What it puts around two texts, where it knows pairs.
+    pub(super) const fn pair_frame(&self) -> Option<&PairFrame> {
+        self.pair_frame.as_ref()
+    }
+
+    /// The control tokens as templates may spell them.
+    pub(super) fn markers(&self) -> &[Marker] {
+        &self.markers
+    }
+
+    /// The library's tokenizer, which cannot spell a control token.
+    pub(super) const fn content_tokenizer(&self) -> &tokenizers::Tokenizer {
+        &self.content
+    }
+
+    /// What prompts need besides.
+    pub(super) const fn prompt_parts(&self) -> &PromptParts {
+        &self.prompt_parts
+    }
+
+    /// Encodes a text without anything around it, as content: no control token comes out.
+    pub(super) fn content(&self, text: &str, max_bytes: usize) -> Result<Encoding, TextError> {
+        check_bytes(text.len(), max_bytes)?;
+        self.content_with(&self.content, text)
+    }
+
+    /// Encodes a text as content with a given variant of the tokenizer.
+    pub(super) fn content_with(&self, variant: &tokenizers::Tokenizer, text: &str) -> Result<Encoding, TextError> {
+        let encoding = guarded(|| variant.encode(text, false)).map_err(TextError::Failed)?;
+        if encoding.get_ids().iter().any(|id| self.forbidden.contains(id)) {
+            return Err(TextError::Failed(String::from(
+                "the text became a control token, which this host does not allow",
+            )));
+        }
+        Ok(encoding)
     }
 
     /// Encodes a text. Takes time in proportion to the text (measured at 1 MiB: half a second to two seconds for
@@ -140,22 +185,12 @@ impl Tokenizer {
     /// [`TextError::TooManyBytes`], [`TextError::TooManyTokens`], [`TextError::Failed`], and [`TextError::Template`]
     /// when the template alone fills the limit.
     pub fn encode(&self, text: &str, template: Option<&Template>, limits: Limits) -> Result<Encoded, TextError> {
-        if text.len() > limits.max_bytes {
-            return Err(TextError::TooManyBytes {
-                found: count(text.len()),
-                limit: count(limits.max_bytes),
-            });
-        }
+        check_bytes(text.len(), limits.max_bytes)?;
         let whole: Cow<'_, str> = match template {
             None => Cow::Borrowed(text),
             Some(template) => Cow::Owned([template.before(), text, template.after()].concat()),
         };
-        let encoding = guarded(|| self.content.encode(whole.as_ref(), false)).map_err(TextError::Failed)?;
-        if encoding.get_ids().iter().any(|id| self.forbidden.contains(id)) {
-            return Err(TextError::Failed(String::from(
-                "the text became a control token, which this host does not allow",
-            )));
-        }
+        let encoding = self.content_with(&self.content, whole.as_ref())?;
         let start = template.map_or(0, |template| template.before().len());
         let span = start..start + text.len();
         let (kept, submitted) = self.fit(&encoding, template, &span, limits)?;
@@ -163,13 +198,12 @@ impl Tokenizer {
             submitted_tokens: submitted,
             ..Encoded::default()
         };
-        encoded.push_special(&self.before);
+        encoded.push_specials(&self.frame.before);
         for index in kept {
             encoded.push_content(&encoding, index, template.is_some(), &span)?;
         }
-        encoded.push_special(&self.after);
-        encoded.effective_tokens = u32::try_from(encoded.ids.len()).unwrap_or(u32::MAX);
-        encoded.truncated = encoded.effective_tokens < submitted;
+        encoded.push_specials(&self.frame.after);
+        encoded.close();
         Ok(encoded)
     }
 
@@ -183,7 +217,7 @@ impl Tokenizer {
         limits: Limits,
     ) -> Result<(Vec<usize>, u32), TextError> {
         let total = encoding.len();
-        let submitted = u32::try_from(total + self.special_tokens()).unwrap_or(u32::MAX);
+        let submitted = count(total + self.special_tokens());
         if submitted <= limits.max_tokens {
             return Ok(((0..total).collect(), submitted));
         }
@@ -240,7 +274,8 @@ impl Tokenizer {
 }
 
 impl Encoded {
-    fn push_special(&mut self, specials: &[Special]) {
+    /// Adds special tokens.
+    pub(super) fn push_specials(&mut self, specials: &[Special]) {
         for &(id, segment) in specials {
             self.ids.push(id);
             self.type_ids.push(segment);
@@ -248,6 +283,21 @@ impl Encoded {
         }
     }
 
+    /// Adds a token of a text.
+    pub(super) fn push(&mut self, id: u32, segment: i32, offset: Option<(u32, u32)>) -> Result<(), TextError> {
+        self.ids.push(id_of(id)?);
+        self.type_ids.push(segment);
+        self.offsets.push(offset);
+        Ok(())
+    }
+
+    /// Counts what is there, which makes the truncation plain.
+    pub(super) fn close(&mut self) {
+        self.effective_tokens = count(self.ids.len());
+        self.truncated = self.effective_tokens < self.submitted_tokens;
+    }
+
+    /// Adds a token of a text that may stand in a template.
     fn push_content(
         &mut self,
         encoding: &Encoding,
@@ -255,49 +305,18 @@ impl Encoded {
         templated: bool,
         span: &std::ops::Range<usize>,
     ) -> Result<(), TextError> {
-        let range = |_| TextError::Failed(String::from("a token id is outside 0..2^31"));
-        self.ids.push(i32::try_from(encoding.get_ids()[index]).map_err(range)?);
-        self.type_ids
-            .push(i32::try_from(encoding.get_type_ids()[index]).map_err(range)?);
+        let segment = i32::try_from(encoding.get_type_ids()[index])
+            .map_err(|_| TextError::Failed(String::from("a segment is outside 0..2^31")))?;
         let (begin, end) = encoding.get_offsets()[index];
         let outside = templated && (end <= span.start && begin < span.start || begin >= span.end && end > span.end);
-        self.offsets.push(if outside {
+        let offset = if outside {
             None
         } else {
             let place = |at: usize| u32::try_from(at.clamp(span.start, span.end) - span.start).ok();
             place(begin).zip(place(end))
-        });
-        Ok(())
+        };
+        self.push(encoding.get_ids()[index], segment, offset)
     }
-}
-
-/// Takes from the post-processor what it puts before and after a content.
-fn frame(tokenizer: &tokenizers::Tokenizer) -> Result<(Vec<Special>, Vec<Special>), String> {
-    let Some(processor) = tokenizer.get_post_processor() else {
-        return Ok((Vec::new(), Vec::new()));
-    };
-    let probe = Encoding::from_tokens(vec![Token::new(CONTENT, String::from("x"), (0, 1))], 0);
-    let framed = guarded(|| processor.process(probe, None, true))
-        .map_err(|reason| format!("the post-processor fails: {reason}"))?;
-    let ids = framed.get_ids();
-    let at = ids
-        .iter()
-        .position(|&id| id == CONTENT)
-        .ok_or("the post-processor drops the text")?;
-    if ids[at + 1..].contains(&CONTENT) {
-        return Err(String::from("the post-processor repeats the text"));
-    }
-    let specials = |range: std::ops::Range<usize>| -> Result<Vec<Special>, String> {
-        range
-            .map(|index| {
-                let id = i32::try_from(ids[index]).map_err(|_| String::from("a special id is outside 0..2^31"))?;
-                let segment = i32::try_from(framed.get_type_ids()[index])
-                    .map_err(|_| String::from("a segment is outside 0..2^31"))?;
-                Ok((id, segment))
-            })
-            .collect()
-    };
-    Ok((specials(0..at)?, specials(at + 1..ids.len())?))
 }
 
 /// The id that stands for what the vocabulary lacks, after the control tokens were renamed. Content may have it.
@@ -310,7 +329,7 @@ fn unknown_id(document: &Value, content: &tokenizers::Tokenizer) -> Option<u32> 
 }
 
 /// Runs library code. A panic there is a failure like any other: a stranger's file or text must not end a thread.
-fn guarded<T, E: fmt::Display>(work: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
+pub(super) fn guarded<T, E: fmt::Display>(work: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(error.to_string().chars().take(300).collect()),
@@ -318,6 +337,24 @@ fn guarded<T, E: fmt::Display>(work: impl FnOnce() -> Result<T, E>) -> Result<T,
     }
 }
 
-fn count(length: usize) -> u64 {
-    u64::try_from(length).unwrap_or(u64::MAX)
+/// A number of tokens; one that no counter holds is above every limit.
+pub(super) fn count(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
+}
+
+/// A token id as engines take it.
+pub(super) fn id_of(id: u32) -> Result<i32, TextError> {
+    i32::try_from(id).map_err(|_| TextError::Failed(String::from("a token id is outside 0..2^31")))
+}
+
+/// Refuses a text that has too many bytes to be tokenized at all.
+pub(super) fn check_bytes(found: usize, limit: usize) -> Result<(), TextError> {
+    let bytes = |length: usize| u64::try_from(length).unwrap_or(u64::MAX);
+    if found <= limit {
+        return Ok(());
+    }
+    Err(TextError::TooManyBytes {
+        found: bytes(found),
+        limit: bytes(limit),
+    })
 }

@@ -3,14 +3,18 @@
 //! 1. [`reader`] turns the header's bytes into metadata and a tensor list, every length checked before it is believed.
 //! 2. [`check`] compares what the header says with itself and with the file: types, alignment, order, overlap, the
 //!    vocabulary and the model's dimensions.
-//! 3. [`weights`] looks through the unquantised tensors for values that are not finite.
+//! 3. [`chat`] finds the chat template that a generator brings.
+//! 4. [`vocabulary`] reads the tokenizer that a file may carry.
+//! 5. [`weights`] looks through the unquantised tensors for values that are not finite.
 //!
 //! State: none. Callers: `models::ingest`, and `text` for the vocabulary. Not known here: engines. The format is
 //! `docs/gguf.md` of the ggml project.
 
+pub mod chat;
 pub mod check;
 pub mod reader;
 pub mod tensor_type;
+pub mod vocabulary;
 pub mod weights;
 
 use std::io::{Read, Seek};
