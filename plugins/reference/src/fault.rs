@@ -51,6 +51,10 @@ faults! {
     PanicLoad = "panic_load";
     /// `load` ends the process.
     AbortLoad = "abort_load";
+    /// `load` ends the process with exit code 0.
+    ExitLoad = "exit_load";
+    /// `load` writes to an address that is not mapped.
+    SegvLoad = "segv_load";
     /// `load` fails with ARTIFACT_INVALID.
     ErrorLoad = "error_load";
     /// `load` fails with OUT_OF_MEMORY.
@@ -141,6 +145,8 @@ impl Fault {
         match self {
             Self::PanicLoad => panic!("fault: panic_load"),
             Self::AbortLoad => std::process::abort(),
+            Self::ExitLoad => std::process::exit(0),
+            Self::SegvLoad => write_nowhere(),
             Self::ErrorLoad => Err(Error::artifact_invalid("fault: error_load")),
             Self::OutOfMemory => Err(Error::out_of_memory("fault: out_of_memory")),
             Self::HangLoad => hang(),

@@ -15,12 +15,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("synapse-wire", &[]),
     ("synapse-catalog", &["synapse-core"]),
     ("synapse-loader", &["synapse-plugin-api", "synapse-core"]),
-    ("synapse-worker", &["synapse-loader", "synapse-wire", "synapse-core"]),
+    ("synapse-transport", &[]),
+    (
+        "synapse-worker",
+        &["synapse-loader", "synapse-transport", "synapse-wire", "synapse-core"],
+    ),
     ("synapse-certify", &["synapse-core", "synapse-catalog"]),
     (
         "synapse-daemon",
         &[
             "synapse-loader",
+            "synapse-transport",
             "synapse-wire",
             "synapse-core",
             "synapse-certify",
@@ -45,8 +50,14 @@ const OUTSIDE: &[(&str, &[&str], &str)] = &[
     ),
     (
         "tokio",
-        &["synapse-daemon", "synapse", "synapse-client", "synapse-gateway"],
-        "the rest is plain values or plain threads",
+        &[
+            "synapse-daemon",
+            "synapse",
+            "synapse-client",
+            "synapse-gateway",
+            "synapse-transport",
+        ],
+        "the rest is plain values or plain threads; transport waits with a bound on Windows pipes only with it",
     ),
 ];
 

@@ -47,9 +47,4 @@ pub const EXCEPTIONS: &[Exception] = &[
         "host/daemon/src/worker/tests.rs",
         "a scripted worker that is silent on a real socket for part of a window",
     ),
-    except(
-        "length",
-        "host/daemon/src/worker/supervisor.rs",
-        "one state machine, of a worker's generations, read as a whole",
-    ),
 ];

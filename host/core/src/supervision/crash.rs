@@ -135,7 +135,7 @@ mod tests {
         })
     }
 
-    /// One death that three parties report is one strike.
+    /// Fault S4: one death that three parties report is one strike.
     ///
     /// Proves WSUP-13.
     #[test]

@@ -1,14 +1,12 @@
-//! Frames over a worker's socket, in blocking style with a bound on every wait.
+//! Frames over a worker's connection, in blocking style with a bound on every wait.
 //!
-//! State: the socket, its decoder, and the agreed frame size. Callers: [`super::launch`] and [`super::exchange`]. Not
-//! known here: what the frames mean.
+//! State: the connection, its decoder, and the agreed frame size. Callers: [`super::launch`] and [`super::exchange`].
+//! Not known here: what the frames mean, and what kind of socket carries them.
 
-use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use synapse_transport::Stream;
 use synapse_wire::worker::frame::{Decoder, FrameError, encode};
 
 use super::fault::Fault;
@@ -16,10 +14,10 @@ use super::fault::Fault;
 /// Read at once from the socket, in bytes.
 const CHUNK: usize = 256 * 1024;
 
-/// One worker's socket.
+/// One worker's connection.
 #[derive(Debug)]
 pub struct Connection {
-    stream: UnixStream,
+    stream: Stream,
     decoder: Decoder,
     max_frame: u32,
     chunk: Box<[u8]>,
@@ -36,17 +34,14 @@ pub enum Received {
 
 impl Connection {
     /// Takes over a connected socket.
-    ///
-    /// # Errors
-    /// The system refused non-blocking mode.
-    pub fn new(stream: UnixStream, max_frame: u32) -> io::Result<Self> {
-        stream.set_nonblocking(true)?;
-        Ok(Self {
+    #[must_use]
+    pub fn new(stream: Stream, max_frame: u32) -> Self {
+        Self {
             stream,
             decoder: Decoder::new(max_frame),
             max_frame,
             chunk: vec![0; CHUNK].into_boxed_slice(),
-        })
+        }
     }
 
     /// Keeps the agreed frame size from here on, in both directions (fault S1).
@@ -72,25 +67,12 @@ impl Connection {
         if let Some(raw) = raw {
             encode(raw, self.max_frame, &mut bytes)?;
         }
-        let end = Instant::now() + bound;
-        let mut rest = &bytes[..];
-        while !rest.is_empty() {
-            match self.stream.write(rest) {
-                Ok(0) => return Err(Fault::Closed),
-                Ok(written) => rest = &rest[written..],
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let left = end.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return Err(Fault::Io(io::ErrorKind::TimedOut.into()));
-                    }
-                    self.wait(PollFlags::OUT, left)?;
-                }
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Err(Fault::Closed),
-                Err(error) => return Err(Fault::Io(error)),
-            }
-        }
-        Ok(())
+        self.stream
+            .write_all(&bytes, Some(bound))
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::BrokenPipe => Fault::Closed,
+                _ => Fault::Io(error),
+            })
     }
 
     /// The next payload, waiting `bound` at most.
@@ -99,23 +81,25 @@ impl Connection {
     /// [`Fault::Closed`] between frames, [`Fault::Frame`] inside one or for one beyond the agreed size.
     pub fn receive(&mut self, bound: Duration) -> Result<Received, Fault> {
         let end = Instant::now() + bound;
+        let mut fed = false;
         loop {
             if let Some(payload) = self.decoder.next_payload()? {
                 return Ok(Received::Payload(payload));
             }
-            match self.stream.read(&mut self.chunk) {
-                Ok(0) => {
+            let left = end.saturating_duration_since(Instant::now());
+            // A peer that never stops sending bytes of one frame must not hold this side beyond its bound.
+            if fed && left.is_zero() {
+                return Ok(Received::Nothing);
+            }
+            match self.stream.read(&mut self.chunk, Some(left)) {
+                Ok(None) => return Ok(Received::Nothing),
+                Ok(Some(0)) => {
                     self.decoder.finish()?;
                     return Err(Fault::Closed);
                 }
-                Ok(count) => self.decoder.feed(&self.chunk[..count]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let left = end.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return Ok(Received::Nothing);
-                    }
-                    self.wait(PollFlags::IN, left)?;
+                Ok(Some(count)) => {
+                    self.decoder.feed(&self.chunk[..count]);
+                    fed = true;
                 }
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Err(Fault::Closed),
                 Err(error) => return Err(Fault::Io(error)),
@@ -139,17 +123,6 @@ impl Connection {
             Ok(())
         } else {
             Err(Fault::Unsolicited { bytes })
-        }
-    }
-
-    fn wait(&self, events: PollFlags, most: Duration) -> Result<(), Fault> {
-        let bound = Timespec::try_from(most).map_err(io::Error::other)?;
-        match poll(
-            &mut [PollFd::from_borrowed_fd(self.stream.as_fd(), events)],
-            Some(&bound),
-        ) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(Fault::Io(error.into())),
         }
     }
 }

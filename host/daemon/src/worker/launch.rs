@@ -5,20 +5,17 @@
 //!    or anything wrong in it, closes the connection and ends the process (WPROTO-12, WPROTO-13, WPROTO-15).
 //! 3. HELLO_ACK names the frame size that both sides keep.
 //!
-//! The socket's file is removed as soon as the worker is connected: nobody else ever connects to it.
+//! The socket's name is free again as soon as the worker is connected: nobody else ever connects to it.
 //!
 //! State: none beyond the call. Callers: [`super::supervisor`]. Not known here: why a worker is wanted.
 
 use std::io;
-use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use synapse_loader::process::{Child, Command, Output, SpawnError, spawner};
+use synapse_transport::{Listener, Stream as Socket, name};
 use synapse_wire::worker::message::{BundleHello, EngineHello, Parsed};
 use synapse_wire::worker::{HostMessage, MIN_MAX_FRAME, PROTOCOL_VERSION, WorkerMessage, negotiate_max_frame};
 
@@ -126,30 +123,33 @@ pub const WORKER_ID: &str = "SYNAPSE_WORKER_ID";
 /// How long the last words of an ended process are waited for.
 pub const SETTLE: Duration = Duration::from_millis(500);
 
+/// How often a process that has not connected yet is asked whether it ended.
+const EXIT_POLL: Duration = Duration::from_millis(50);
+
 /// Starts the worker `worker_id` and shakes hands with it.
 ///
 /// # Errors
 /// [`LaunchError`]; nothing of the worker is left then.
 pub fn launch(plan: &Plan, worker_id: &str, tasks: &Tasks) -> Result<Worker, LaunchError> {
     let end = Instant::now() + plan.handshake;
-    let socket = Socket::bind(&plan.socket_dir, worker_id)?;
+    let mut listener = listen(&plan.socket_dir, worker_id)?;
     let nonce = format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
     let settings = serde_json::Value::from_iter(plan.settings.iter().cloned()).to_string();
     let command = Command::new(&plan.program)
         .arg("--plugin")
         .arg(&plan.bundle)
         .arg("--socket")
-        .arg(&socket.path)
+        .arg(listener.address())
         .args(["--nonce", &nonce])
         .args(["--settings", &settings])
         .env(WORKER_ID, worker_id)
         .stdout(Output::Stream)
         .stderr(Output::Stream);
-    let scratch = Scratch(socket.path.with_extension("tmp"));
+    let scratch = Scratch(listener.address().with_extension("tmp"));
     let mut child = spawner().spawn(command)?;
     let words = LastWords::new(worker_id.to_owned(), plan.log_lines_per_second);
     follow(&mut child, &words, tasks);
-    match shake_hands(plan, &socket, &nonce, &mut child, end) {
+    match shake_hands(plan, &mut listener, &nonce, &mut child, end) {
         Ok(connection) => {
             let pid = child.pid();
             Ok(Worker {
@@ -190,86 +190,54 @@ fn follow(child: &mut Child, words: &Arc<LastWords>, tasks: &Tasks) {
     }
 }
 
-/// A listening socket whose file goes when it is dropped.
-struct Socket {
-    path: PathBuf,
-    listener: UnixListener,
-}
-
-impl Socket {
-    fn bind(dir: &Path, worker_id: &str) -> Result<Self, LaunchError> {
-        let path = dir.join(format!("{worker_id}.sock"));
-        let fail = |source| LaunchError::Listen {
-            path: path.clone(),
-            source,
-        };
+/// Listens for one worker in the private folder of worker sockets.
+fn listen(dir: &Path, worker_id: &str) -> Result<Listener, LaunchError> {
+    let path = name::address(dir, worker_id);
+    let bind = || {
         if let Some(parent) = dir.parent() {
-            private_dir(parent).map_err(fail)?;
+            private_dir(parent)?;
         }
-        private_dir(dir).map_err(fail)?;
-        // Left by a daemon that was killed: this data dir is ours alone, so nobody listens on it.
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),
-            _ => {}
-        }
-        let listener = UnixListener::bind(&path).map_err(fail)?;
-        listener.set_nonblocking(true).map_err(fail)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(fail)?;
-        Ok(Self { path, listener })
-    }
-
-    fn accept(&self, child: &mut Child, end: Instant, budget: Duration) -> Result<UnixStream, LaunchError> {
-        loop {
-            match self.listener.accept() {
-                Ok((stream, _)) => return Ok(stream),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(source) => {
-                    return Err(LaunchError::Listen {
-                        path: self.path.clone(),
-                        source,
-                    });
-                }
-            }
-            if let Some(status) = child.try_wait().map_err(Fault::Io)? {
-                return Err(LaunchError::Ended {
-                    status: status.to_string(),
-                    words: String::new(),
-                });
-            }
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(LaunchError::TooSlow(budget));
-            }
-            let bound = Timespec::try_from(left.min(Duration::from_millis(50))).map_err(io::Error::other);
-            let bound = bound.map_err(Fault::Io)?;
-            match poll(
-                &mut [PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN)],
-                Some(&bound),
-            ) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(Fault::Io(error.into()).into()),
-            }
-        }
-    }
+        private_dir(dir)?;
+        Listener::bind(&path)
+    };
+    bind().map_err(|source| LaunchError::Listen {
+        path: path.clone(),
+        source,
+    })
 }
 
-impl Drop for Socket {
-    fn drop(&mut self) {
-        // That the file is already gone is as good.
-        let _ = std::fs::remove_file(&self.path);
+/// The worker's connection, while its process runs and the budget lasts.
+fn accept(listener: &mut Listener, child: &mut Child, end: Instant, budget: Duration) -> Result<Socket, LaunchError> {
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let accepted = listener.accept(left.min(EXIT_POLL));
+        if let Some(stream) = accepted.map_err(|source| LaunchError::Listen {
+            path: listener.address().to_owned(),
+            source,
+        })? {
+            return Ok(stream);
+        }
+        if let Some(status) = child.try_wait().map_err(Fault::Io)? {
+            return Err(LaunchError::Ended {
+                status: status.to_string(),
+                words: String::new(),
+            });
+        }
+        if left.is_zero() {
+            return Err(LaunchError::TooSlow(budget));
+        }
     }
 }
 
 fn shake_hands(
     plan: &Plan,
-    socket: &Socket,
+    listener: &mut Listener,
     nonce: &str,
     child: &mut Child,
     end: Instant,
 ) -> Result<Connection, LaunchError> {
-    let stream = socket.accept(child, end, plan.handshake)?;
-    let mut connection = Connection::new(stream, plan.max_frame.min(MIN_MAX_FRAME)).map_err(Fault::Io)?;
+    let stream = accept(listener, child, end, plan.handshake)?;
+    let mut connection = Connection::new(stream, plan.max_frame.min(MIN_MAX_FRAME));
     let left = |end: Instant| end.saturating_duration_since(Instant::now());
     let payload = match connection.receive(left(end)) {
         Ok(Received::Payload(payload)) => payload,

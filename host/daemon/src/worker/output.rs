@@ -160,7 +160,7 @@ impl LastWords {
 mod tests {
     use super::*;
 
-    /// 20 KiB of output, the last line without a newline: the ring holds exactly the last 8 KiB. The forwarding limit
+    /// Fault S12: a last line without its newline is not lost. 20 KiB of output end with one: the ring holds exactly the last 8 KiB. The forwarding limit
     /// of 0 does not touch it.
     ///
     /// Proves ERR-08, LOG-09.

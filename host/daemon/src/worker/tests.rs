@@ -3,8 +3,6 @@
 //! The scripted worker is a thread that writes exactly the bytes that a test says. Supervision of real processes is
 //! tested in `tests/it`.
 
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -12,6 +10,7 @@ use std::time::Duration;
 
 use synapse_core::engine::{CallControl, Flow};
 use synapse_core::supervision::exchange::{Budgets, Expired, Phase, ProgressFault};
+use synapse_transport::Stream;
 use synapse_wire::worker::frame::{Decoder, FrameError, encode};
 use synapse_wire::worker::message::{self, Budget, BundleHello, EngineHello, EngineKind, EngineState, Parsed};
 use synapse_wire::worker::raw::RawLength;
@@ -142,7 +141,8 @@ async fn stripped_tokio_child_environment_contains_neither_launch_nonce_variable
     assert!(!printed.contains("NONCE") && !printed.contains("secret"), "{printed}");
 }
 
-/// The smaller offer is what both sides keep, and the host's side refuses beyond it in both directions (fault S1).
+/// Fault S1: the smaller offer is what both sides keep. The host's side refuses beyond it in both directions; the
+/// worker's side is tried in `tests/faults`.
 ///
 /// Proves WPROTO-08.
 #[test]
@@ -198,7 +198,7 @@ impl CallControl for CancelledCall {
 
 /// The scripted worker's end of the socket.
 struct Scripted {
-    stream: UnixStream,
+    stream: Stream,
     decoder: Decoder,
 }
 
@@ -221,9 +221,9 @@ impl Scripted {
                 return Some(payload);
             }
             let mut chunk = [0; 4096];
-            match self.stream.read(&mut chunk) {
-                Ok(0) | Err(_) => return None,
-                Ok(count) => self.decoder.feed(&chunk[..count]),
+            match self.stream.read(&mut chunk, None) {
+                Ok(Some(0) | None) | Err(_) => return None,
+                Ok(Some(count)) => self.decoder.feed(&chunk[..count]),
             }
         }
     }
@@ -231,7 +231,7 @@ impl Scripted {
     fn write(&mut self, pieces: &[Vec<u8>]) {
         for piece in pieces {
             // A host that gave up is what some tests want.
-            if self.stream.write_all(piece).is_err() {
+            if self.stream.write_all(piece, None).is_err() {
                 return;
             }
         }
@@ -246,7 +246,7 @@ struct Rig {
 impl Rig {
     /// A connected pair; `script` runs at the worker's end after it has read one request.
     fn new(script: impl FnOnce(Scripted) + Send + 'static) -> Self {
-        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (ours, theirs) = Stream::pair().unwrap();
         let worker = std::thread::spawn(move || {
             let mut scripted = Scripted {
                 stream: theirs,
@@ -257,7 +257,7 @@ impl Rig {
             }
         });
         Self {
-            connection: Connection::new(ours, 1 << 20).unwrap(),
+            connection: Connection::new(ours, 1 << 20),
             worker: Some(worker),
         }
     }
@@ -282,9 +282,7 @@ impl Rig {
 impl Drop for Rig {
     fn drop(&mut self) {
         // The script ends when its socket does.
-        if let Ok(connection) = Connection::new(UnixStream::pair().unwrap().0, 1024) {
-            self.connection = connection;
-        }
+        self.connection = Connection::new(Stream::pair().unwrap().0, 1024);
         if let Some(worker) = self.worker.take() {
             let _ = worker.join();
         }
@@ -454,7 +452,7 @@ fn a_heartbeat_is_a_protocol_fault() {
     assert_eq!(fault.stage(), Stage::Protocol);
 }
 
-/// Ids are checked on every reply, errors included (fault S13), and the kind of a reply decides what follows (S14).
+/// Fault S13: ids are checked on every reply, errors included. Fault S14: the kind of a reply decides what follows.
 ///
 /// Proves WPROTO-16.
 #[test]

@@ -2,13 +2,13 @@
 //!
 //! State: the socket and the reading thread's queue. Callers: [`super`]. Not known here: engines.
 
-use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use synapse_transport::Stream;
 use synapse_wire::worker::frame::{Decoder, encode};
 use synapse_wire::worker::message::Parsed;
 use synapse_wire::worker::{HostMessage, MIN_MAX_FRAME, PROTOCOL_VERSION, WorkerMessage};
@@ -40,7 +40,7 @@ pub enum Incoming {
 /// The connected socket after the handshake.
 #[derive(Debug)]
 pub struct Link {
-    writer: Mutex<UnixStream>,
+    writer: Mutex<Stream>,
     max_frame: Arc<AtomicU32>,
 }
 
@@ -54,7 +54,7 @@ impl Link {
         hello: &WorkerMessage,
         cancelled: Arc<Cancelled>,
     ) -> Result<(Self, Receiver<Incoming>), ServeError> {
-        let stream = UnixStream::connect(socket)?;
+        let stream = Stream::connect(socket)?;
         let reader = stream.try_clone()?;
         let max_frame = Arc::new(AtomicU32::new(MIN_MAX_FRAME));
         let (fill, queue) = channel();
@@ -94,7 +94,7 @@ impl Link {
         self.writer
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .write_all(&bytes)
+            .write_all(&bytes, None)
     }
 
     /// The largest raw frame that may be sent, in bytes.
@@ -110,7 +110,7 @@ pub fn next(queue: &Receiver<Incoming>) -> Incoming {
 }
 
 /// Reads the socket to its end.
-fn read_all(mut reader: UnixStream, queue: &Sender<Incoming>, max_frame: &AtomicU32, cancelled: &Cancelled) {
+fn read_all(mut reader: Stream, queue: &Sender<Incoming>, max_frame: &AtomicU32, cancelled: &Cancelled) {
     let mut source = Source {
         reader: &mut reader,
         decoder: Decoder::new(MIN_MAX_FRAME),
@@ -145,7 +145,7 @@ fn read_all(mut reader: UnixStream, queue: &Sender<Incoming>, max_frame: &Atomic
 }
 
 struct Source<'a> {
-    reader: &'a mut UnixStream,
+    reader: &'a mut Stream,
     decoder: Decoder,
     chunk: Vec<u8>,
 }
@@ -192,11 +192,11 @@ impl Source<'_> {
             if let Some(payload) = self.decoder.next_payload().map_err(|error| error.to_string())? {
                 return Ok(Some(payload));
             }
-            match self.reader.read(&mut self.chunk) {
-                Ok(0) => return self.decoder.finish().map(|()| None).map_err(|error| error.to_string()),
-                Ok(count) => self.decoder.feed(&self.chunk[..count]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return Ok(None),
+            match self.reader.read(&mut self.chunk, None) {
+                Ok(Some(0)) => return self.decoder.finish().map(|()| None).map_err(|error| error.to_string()),
+                Ok(Some(count)) => self.decoder.feed(&self.chunk[..count]),
+                // Without a bound there is no third answer; a socket that fails is a daemon that is gone.
+                Ok(None) | Err(_) => return Ok(None),
             }
         }
     }
