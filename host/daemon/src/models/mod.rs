@@ -9,6 +9,7 @@
 //! the way (`source`), a finished file moves under its digest by rename (`store`), the tokenizer is sanitised and the
 //! layout checked (`ingest`), and the record is written last (`record`). Whatever is under a digest name is whole.
 
+mod chat;
 pub mod gguf;
 pub mod ingest;
 pub mod lease;
@@ -23,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use synapse_catalog::{Format, Record};
+use synapse_catalog::{Format, ModelFile, Record};
 use synapse_core::digest::Sha256Digest;
 use synapse_core::engine::{ValidatedArtifact, VerifiedFile};
 use tokio_util::sync::CancellationToken;
@@ -357,7 +358,7 @@ impl ModelStore {
             progress,
             cancel,
         };
-        let (mut artifact, source) = ingest::ingest(record, format, choice, on)?;
+        let (mut artifact, source) = ingest::ingest(record, format, choice, on, &|files| self.discard(files))?;
         let _guard = lock(&self.inner.changes);
         let path = self.record_path(&artifact.model, &artifact.format, &artifact.quant);
         if let Some(before) = self.read_record(&path)? {
@@ -376,6 +377,21 @@ impl ModelStore {
             record: Arc::new(artifact),
         };
         Ok(Pulled { installed, source })
+    }
+
+    /// Where files lie by their digest.
+    fn blobs(&self) -> &Blobs {
+        &self.inner.blobs
+    }
+
+    /// Deletes the files of a refused form that no installed model has: two forms share their tokenizer and configs.
+    fn discard(&self, files: &[ModelFile]) -> Result<(), ModelsError> {
+        let _guard = lock(&self.inner.changes);
+        let kept = in_use(&self.list()?);
+        for file in files.iter().filter(|file| !kept.contains(&file.sha256)) {
+            self.inner.blobs.delete(file.sha256)?;
+        }
+        Ok(())
     }
 
     /// Deletes every stored form of a model. Files that another model uses stay.
@@ -404,20 +420,18 @@ impl ModelStore {
                 by: pins.join(", "),
             });
         }
-        let shared: BTreeSet<Sha256Digest> = digests(&others);
+        let shared: BTreeSet<Sha256Digest> = in_use(&others);
         let mut doomed: BTreeMap<Sha256Digest, u64> = BTreeMap::new();
         for blob in ours.iter().flat_map(|installed| installed.record.blobs()) {
             if !shared.contains(&blob.sha256) {
                 doomed.insert(blob.sha256, blob.size);
             }
         }
-        // The published tokenizer is kept beside the sanitised one, for the next pull; it goes with its model.
-        let published = ours
-            .iter()
-            .filter_map(|installed| installed.record.tokenizer.as_ref())
-            .map(|tokenizer| tokenizer.published)
-            .filter(|digest| !others_publish(&others, *digest));
-        doomed.extend(published.map(|digest| (digest, 0)));
+        // The published tokenizer is kept beside the sanitised one, for the next pull; it goes with its model. One that
+        // was built from a GGUF names that file, which is counted already.
+        for digest in published(&ours).filter(|digest| !shared.contains(digest)) {
+            doomed.entry(digest).or_insert(0);
+        }
         let mut leases = Vec::with_capacity(doomed.len());
         for &digest in doomed.keys() {
             let lease = self.inner.blobs.lease(digest, LeaseMode::Exclusive)?;
@@ -489,19 +503,17 @@ impl ModelStore {
     }
 }
 
-fn digests(models: &[Installed]) -> BTreeSet<Sha256Digest> {
-    models
-        .iter()
-        .flat_map(|installed| installed.record.blobs())
-        .map(|blob| blob.sha256)
-        .collect()
+/// Every file that these models have, published tokenizers among them.
+fn in_use(models: &[Installed]) -> BTreeSet<Sha256Digest> {
+    let blobs = models.iter().flat_map(|installed| installed.record.blobs());
+    blobs.map(|blob| blob.sha256).chain(published(models)).collect()
 }
 
-fn others_publish(others: &[Installed], digest: Sha256Digest) -> bool {
-    others
+fn published(models: &[Installed]) -> impl Iterator<Item = Sha256Digest> + '_ {
+    let tokenizers = models
         .iter()
-        .filter_map(|installed| installed.record.tokenizer.as_ref())
-        .any(|tokenizer| tokenizer.published == digest)
+        .filter_map(|installed| installed.record.tokenizer.as_ref());
+    tokenizers.map(|tokenizer| tokenizer.published)
 }
 
 /// A lock whose holder panicked protects nothing that could be half done: records change by rename.

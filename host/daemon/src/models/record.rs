@@ -38,7 +38,7 @@ impl ArtifactFile {
 /// The tokenizer as published and as kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArtifactTokenizer {
-    /// SHA-256 of the published file.
+    /// SHA-256 of the published file: a `tokenizer.json`, or the GGUF whose vocabulary it was built from.
     pub published: Sha256Digest,
     /// SHA-256 of the sanitised file, which is also its name in the store (TOK-02, TOK-03).
     pub sanitised: Sha256Digest,

@@ -11,6 +11,7 @@ use synapse_wire::client::{JobAccepted, ModelsPullParams, PullOutcome, PullSourc
 use super::{RequestContext, ServiceError};
 use crate::job::{JobHandle, JobKind, JobResult};
 use crate::lane::select::NoLane;
+use crate::models::source::where_to_get;
 use crate::models::{PullProgress, SourceChoice};
 use crate::state::Daemon;
 
@@ -35,17 +36,27 @@ pub async fn run(
         .into_iter()
         .find(|row| selector.pin.is_some() && selector.takes(row));
     let form = match (&params.format, pinned) {
-        (Some(format), _) => record.formats.iter().find(|form| form.format == *format),
+        (Some(format), _) => form(record, format),
         (None, Some(row)) => record.format(&row.format, &row.quant),
         (None, None) => record.formats.first(),
     };
     let format = form.cloned().ok_or_else(|| {
-        let has: Vec<&str> = record.formats.iter().map(|form| form.format.as_str()).collect();
+        let has: Vec<String> = record
+            .formats
+            .iter()
+            .map(|form| format!("{}/{}", form.format, form.quant))
+            .collect();
         field(
             "format",
             format!("model {} has the formats: {}", record.id, has.join(", ")),
         )
     })?;
+    let asked = params.source.map_or("", PullSource::as_str);
+    let from_afar = format.sources.iter().any(|source| source != "local");
+    if !(format.is_from(asked) || asked.is_empty() && from_afar) {
+        let name = if asked.is_empty() { "format" } else { "source" };
+        return Err(field(name, where_to_get(record, &format)));
+    }
     let (models, for_space, form) = (daemon.models.clone(), record.clone(), format.clone());
     daemon
         .tasks
@@ -86,6 +97,14 @@ async fn pull(
         files: u32::try_from(pulled.installed.record().blobs().count()).unwrap_or(u32::MAX),
         size_bytes: pulled.installed.size(),
     }))
+}
+
+/// The stored form that a request names as `FORMAT` (the first of them) or `FORMAT/QUANT`.
+fn form<'r>(record: &'r Record, name: &str) -> Option<&'r Format> {
+    match name.split_once('/') {
+        Some((format, quant)) => record.format(format, quant),
+        None => record.formats.iter().find(|form| form.format == name),
+    }
 }
 
 /// Hands the store's progress to the job.

@@ -87,6 +87,21 @@ fn alignment(gguf: &Gguf) -> Result<u64, GgufError> {
     }
 }
 
+/// Checks that the model has the context that its record promises.
+///
+/// # Errors
+/// [`GgufError`] with both numbers.
+pub fn check_context(gguf: &Gguf, promised: u32) -> Result<(), GgufError> {
+    let architecture = gguf.text("general.architecture").unwrap_or_default();
+    match gguf.unsigned(&format!("{architecture}.context_length")) {
+        Some(found) if found >= u64::from(promised) => Ok(()),
+        found => invalid(format!(
+            "{architecture}.context_length is {}, the record's context is {promised}",
+            found.map_or_else(|| "no number".to_owned(), |found| found.to_string())
+        )),
+    }
+}
+
 fn check_model(gguf: &Gguf) -> Result<(), GgufError> {
     let Some(architecture) = gguf.text("general.architecture") else {
         return invalid("general.architecture is missing or no text");

@@ -291,6 +291,13 @@ impl Gguf {
         }
     }
 
+    /// Rows of the token table, where it is a matrix: no token id may reach it.
+    #[must_use]
+    pub fn embedding_rows(&self) -> Option<u32> {
+        let rows = self.tensor("token_embd.weight")?.dims.get(1)?;
+        u32::try_from(*rows).ok()
+    }
+
     /// The tensor of a name.
     #[must_use]
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {

