@@ -34,6 +34,18 @@ pub enum EngineKind {
     Generate,
 }
 
+impl EngineKind {
+    /// The work in a word, for messages: `embedding`, `reranking`, `generation`.
+    #[must_use]
+    pub const fn work(self) -> &'static str {
+        match self {
+            Self::Embed => "embedding",
+            Self::Rerank => "reranking",
+            Self::Generate => "generation",
+        }
+    }
+}
+
 /// How an engine gives way to an interactive call while a bulk call runs (DECISIONS, pre-emption).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Preempt {

@@ -26,6 +26,27 @@ impl Default for InlineCaps {
     }
 }
 
+/// The caps of one inline rerank request (API-15). At the cap is inline; one more is too much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RerankCaps {
+    /// Candidates.
+    pub max_candidates: u64,
+    /// Tokens over all pairs of query and candidate, special tokens included, after truncation.
+    pub max_tokens: u64,
+    /// Bytes of UTF-8 text: the query, once, and all candidates.
+    pub max_text_bytes: u64,
+}
+
+impl Default for RerankCaps {
+    fn default() -> Self {
+        Self {
+            max_candidates: 64,
+            max_tokens: 32_768,
+            max_text_bytes: 8 << 20,
+        }
+    }
+}
+
 /// One of the inline caps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cap {
@@ -33,8 +54,12 @@ pub enum Cap {
     Items,
     /// [`InlineCaps::max_tokens`].
     Tokens,
-    /// [`InlineCaps::max_text_bytes`].
+    /// [`InlineCaps::max_text_bytes`], of reranks too.
     TextBytes,
+    /// [`RerankCaps::max_candidates`].
+    Candidates,
+    /// [`RerankCaps::max_tokens`].
+    PairTokens,
 }
 
 impl Cap {
@@ -45,13 +70,36 @@ impl Cap {
             Self::Items => "inline.max_items",
             Self::Tokens => "inline.max_tokens",
             Self::TextBytes => "inline.max_text_bytes",
+            Self::Candidates => "rerank.max_candidates",
+            Self::PairTokens => "rerank.max_tokens",
         }
+    }
+
+    /// What a caller can do who has more.
+    const fn remedy(self) -> &'static str {
+        match self {
+            Self::Items | Self::Tokens | Self::TextBytes => "send less at a time",
+            Self::Candidates | Self::PairTokens => {
+                "send less at a time; larger reranks will be jobs, which this version does not make of them yet"
+            }
+        }
+    }
+
+    const fn check(self, limit: u64, found: u64) -> Result<(), CapExceeded> {
+        if found > limit {
+            return Err(CapExceeded {
+                cap: self,
+                limit,
+                found,
+            });
+        }
+        Ok(())
     }
 }
 
 /// A request over one of its caps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}: the request has {found}, inline requests take at most {limit}; send less at a time", cap.name())]
+#[error("{}: the request has {found}, inline requests take at most {limit}; {}", cap.name(), cap.remedy())]
 pub struct CapExceeded {
     /// The first cap exceeded, in the order items, text bytes, tokens.
     pub cap: Cap,
@@ -66,22 +114,9 @@ impl InlineCaps {
     ///
     /// # Errors
     /// [`CapExceeded`] names the cap.
-    pub const fn check_text(&self, items: u64, text_bytes: u64) -> Result<(), CapExceeded> {
-        if items > self.max_items {
-            return Err(CapExceeded {
-                cap: Cap::Items,
-                limit: self.max_items,
-                found: items,
-            });
-        }
-        if text_bytes > self.max_text_bytes {
-            return Err(CapExceeded {
-                cap: Cap::TextBytes,
-                limit: self.max_text_bytes,
-                found: text_bytes,
-            });
-        }
-        Ok(())
+    pub fn check_text(&self, items: u64, text_bytes: u64) -> Result<(), CapExceeded> {
+        Cap::Items.check(self.max_items, items)?;
+        Cap::TextBytes.check(self.max_text_bytes, text_bytes)
     }
 
     /// Checks what tokenization found.
@@ -89,14 +124,26 @@ impl InlineCaps {
     /// # Errors
     /// [`CapExceeded`] names the cap.
     pub const fn check_tokens(&self, tokens: u64) -> Result<(), CapExceeded> {
-        if tokens > self.max_tokens {
-            return Err(CapExceeded {
-                cap: Cap::Tokens,
-                limit: self.max_tokens,
-                found: tokens,
-            });
-        }
-        Ok(())
+        Cap::Tokens.check(self.max_tokens, tokens)
+    }
+}
+
+impl RerankCaps {
+    /// Checks what is known before tokenization.
+    ///
+    /// # Errors
+    /// [`CapExceeded`] names the cap.
+    pub fn check_text(&self, candidates: u64, text_bytes: u64) -> Result<(), CapExceeded> {
+        Cap::Candidates.check(self.max_candidates, candidates)?;
+        Cap::TextBytes.check(self.max_text_bytes, text_bytes)
+    }
+
+    /// Checks what tokenization found.
+    ///
+    /// # Errors
+    /// [`CapExceeded`] names the cap.
+    pub const fn check_tokens(&self, tokens: u64) -> Result<(), CapExceeded> {
+        Cap::PairTokens.check(self.max_tokens, tokens)
     }
 }
 
@@ -224,6 +271,26 @@ mod tests {
         let message = caps.check_text(65, 0).expect_err("over the cap").to_string();
         assert!(
             message.starts_with("inline.max_items: ") && message.contains("65") && message.contains("64"),
+            "{message}"
+        );
+    }
+
+    /// The values of DECISIONS for reranks, each at its cap and one beyond.
+    #[test]
+    fn rerank_caps_at_the_edge() {
+        let caps = RerankCaps::default();
+        assert_eq!(caps.check_text(64, 8_388_608), Ok(()));
+        let over = |cap, limit, found| Err(CapExceeded { cap, limit, found });
+        assert_eq!(caps.check_text(65, 0), over(Cap::Candidates, 64, 65));
+        assert_eq!(
+            caps.check_text(1, 8_388_609),
+            over(Cap::TextBytes, 8_388_608, 8_388_609)
+        );
+        assert_eq!(caps.check_tokens(32_768), Ok(()));
+        assert_eq!(caps.check_tokens(32_769), over(Cap::PairTokens, 32_768, 32_769));
+        let message = caps.check_text(65, 0).expect_err("over the cap").to_string();
+        assert!(
+            message.starts_with("rerank.max_candidates: ") && message.contains("jobs"),
             "{message}"
         );
     }

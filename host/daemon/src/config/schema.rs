@@ -89,12 +89,12 @@ settings! {
         preload_models: Vec<String> = Vec::new(), Project;
         /// Gate: the operations that administer aliases (CONF-08). This version has none yet.
         alias_admin_enabled: bool = false, Machine;
-        /// Gate: grammars in text generation (CONF-10). This version generates no text yet.
+        /// Gate: grammars in text generation (CONF-10). A request with a grammar is refused while it is closed.
         grammar_enabled: bool = false, Machine;
         /// Gate: observations of certification runs; off in ordinary serving (CONF-16). This version certifies nothing
         /// yet.
         certify_observation: bool = false, Machine;
-        /// The most tokens one text generation may ask for (CONF-09). This version generates no text yet.
+        /// The most tokens one text generation may ask for (CONF-09); more is refused.
         microllm_max_tokens: u32 = 512, Project, 1..=1048576;
         /// Bytes of model files that a garbage collection without a digest works down to (CONF-11). This version collects
         /// nothing by itself yet.
@@ -152,6 +152,17 @@ settings! {
         interactive_items: usize = 8, Machine, 0..=64;
         /// The most tokens that a text of an interactive batch may have.
         interactive_item_tokens: usize = 512, Machine, 1..=8192;
+    }
+
+    /// What one inline rerank may hold (API-15); more becomes a job or is refused. Bytes are bounded as in `inline`.
+    rerank: RerankConfig {
+        /// Candidates.
+        max_candidates: usize = 64, Machine, 1..=4096;
+        /// Tokens of all pairs of query and candidate together.
+        max_tokens: usize = 32_768, Machine, 1..=4194304;
+        /// A rerank of at most this many candidates is interactive work, if each pair has at most
+        /// `inline.interactive_item_tokens`.
+        interactive_candidates: usize = 20, Machine, 0..=64;
     }
 
     /// Jobs: slow work that clients poll.

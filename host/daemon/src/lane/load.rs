@@ -1,7 +1,7 @@
 //! Loading and unloading: the control work of a lane (API-19, SCHED-07..10).
 //!
-//! State: none; the lane's state moves as the work begins and ends. Callers: `model.load`, `model.unload`, the
-//! embedding path (which starts a load and never waits for it), residency. Files are measured and the tokenizer is
+//! State: none; the lane's state moves as the work begins and ends. Callers: `model.load`, `model.unload`, admission
+//! (which starts a load and never waits for it), residency. Files are measured and the tokenizer is
 //! read before any engine lock is taken (SCHED-08); the engine serialises its own control calls. Not known here: what
 //! a request wants.
 //!
@@ -13,13 +13,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use synapse_core::engine::{
-    CallContext, CallControl, EngineError, EngineErrorCode, EngineState, Flow, LoadedModel, RuntimeConfig,
+    CallContext, CallControl, EngineError, EngineErrorCode, EngineKind, EngineState, Flow, LoadedModel, RuntimeConfig,
 };
 use synapse_core::schedule::LaneLimits;
 use synapse_wire::client::{ErrorCode, LoadOutcome};
 use tokio_util::sync::CancellationToken;
 
-use super::in_process::Loaded;
+use super::loaded::Loaded;
 use super::state::{LaneEvent, LaneState};
 use super::{Lane, profile, residency};
 use crate::job::{JobHandle, JobId, JobKind, JobResult};
@@ -146,13 +146,14 @@ fn load(daemon: &Arc<Daemon>, lane: &Lane, job: &JobHandle) -> Result<Loaded, Se
     let artifact = daemon.models.verified(&lane.installed, job.cancel())?;
     let tokenizer = daemon.models.tokenizer(&lane.installed)?;
     let templates = profile::templates(&lane.record)?;
+    let chat = daemon.models.chat(&lane.installed, &lane.record)?;
     job.progress("verify", size, Some(size), "bytes");
     if job.cancel().is_cancelled() {
         return Err(ServiceError::cancelled());
     }
 
     residency::make_room(daemon, lane, size)?;
-    let engine = daemon.plugins.embed_engine(&lane.bundle, &lane.name)?;
+    let engine = daemon.plugins.engine(lane.kind(), &lane.bundle, &lane.name)?;
     let failed = |error: EngineError| load_failure(lane, &error);
     let identity = engine.identity().map_err(failed)?;
     if identity != lane.profile.engine {
@@ -202,6 +203,7 @@ fn load(daemon: &Arc<Daemon>, lane: &Lane, job: &JobHandle) -> Result<Loaded, Se
             executor,
             tokenizer,
             templates,
+            chat,
             artifact,
             load_time: began.elapsed(),
             given_up: Arc::default(),
@@ -222,7 +224,9 @@ fn start_lane(
     model: &LoadedModel,
 ) -> Result<Executor, ServiceError> {
     let bounds = lane.row.bounds;
-    if model.dims != lane.record.dims || model.max_tokens < bounds.max_tokens {
+    // Only vectors have a length.
+    let other_dims = lane.kind() == EngineKind::Embed && model.dims != lane.record.dims;
+    if other_dims || model.max_tokens < bounds.max_tokens {
         return Err(ServiceError::artifact_invalid(format!(
             "the engine `{}` loaded {} with {} dimensions and {} tokens; the record says {} and the catalog's row {}",
             engine.bundle(),

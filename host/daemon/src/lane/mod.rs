@@ -1,7 +1,7 @@
 //! Lanes: one model served by one engine, from the choice to the unload.
 //!
 //! State: the registry of lanes, each with its state, its loaded model and its last use; one turn for loads. Callers:
-//! the operations on models and embeddings, `health`. Not known here: sockets, requests, SQL.
+//! the operations on models and every operation that an engine serves, `health`. Not known here: sockets, requests, SQL.
 //!
 //! | question | file |
 //! |---|---|
@@ -9,16 +9,18 @@
 //! | which numeric space is that | `profile.rs` |
 //! | which state follows which | `state.rs` |
 //! | how is a model loaded, unloaded, displaced | `load.rs`, `residency.rs` |
-//! | what is a loaded model, and one request's work on it | `in_process.rs` |
+//! | what is a loaded model | `loaded.rs` |
+//! | what does a request's work do on it | `work/` |
 //! | what is made of the engine's numbers | `output.rs` |
 
-pub mod in_process;
 pub mod load;
+pub mod loaded;
 pub mod output;
 pub mod profile;
 pub mod residency;
 pub mod select;
 pub mod state;
+pub mod work;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,11 +30,11 @@ use std::time::{Duration, Instant};
 
 use synapse_catalog::{EnvelopeRow, Record};
 use synapse_core::digest::Sha256Digest;
-use synapse_core::engine::{EngineSupport, Preempt};
+use synapse_core::engine::{EngineKind, EngineSupport, Preempt};
 use synapse_core::fingerprint::{NumericProfile, ServedShape, fingerprint, numeric_profile_id};
 use synapse_loader::Bundle;
 
-use self::in_process::Loaded;
+use self::loaded::Loaded;
 use self::select::Choice;
 use self::state::{LaneEvent, LaneState};
 use crate::models::Installed;
@@ -63,7 +65,7 @@ pub struct Lane {
     pub row: EnvelopeRow,
     /// The bundle.
     pub bundle: Bundle,
-    /// What the bundle says about this format and arithmetic.
+    /// What the bundle says about this kind, format and arithmetic.
     pub support: EngineSupport,
     /// The model's files.
     pub installed: Installed,
@@ -233,7 +235,13 @@ impl Lane {
         self.support.preempt == Preempt::Checkpoint
     }
 
-    /// The shape with the record's defaults.
+    /// The kind of engine that the model needs.
+    #[must_use]
+    pub const fn kind(&self) -> EngineKind {
+        select::engine_kind(self.record.kind)
+    }
+
+    /// The shape with the record's defaults. Scores and texts have no other one: 0 dimensions, not normalised.
     #[must_use]
     pub const fn default_shape(&self) -> ServedShape {
         ServedShape {

@@ -22,7 +22,7 @@ pub struct Choice<'a> {
     pub bundle: &'a Bundle,
     /// What the bundle says about itself.
     pub descriptor: &'a Descriptor,
-    /// What it says about this format and arithmetic.
+    /// What it says about this kind, format and arithmetic.
     pub support: &'a EngineSupport,
     /// The model's files.
     pub installed: &'a Installed,
@@ -47,8 +47,11 @@ pub enum Obstacle {
         /// The row's range.
         expected: String,
     },
-    /// The bundle does not offer the row's format and arithmetic.
-    NotOffered,
+    /// The bundle does not offer the row's format and arithmetic for this kind of work.
+    NotOffered {
+        /// The kind of work.
+        kind: EngineKind,
+    },
 }
 
 impl Obstacle {
@@ -62,8 +65,12 @@ impl Obstacle {
             Self::Version { found, expected } => {
                 format!("the bundle `{engine}` has version {found}, the catalog's row holds for {expected}")
             }
-            Self::NotOffered => {
-                format!("the bundle `{engine}` does not offer {} in {}", row.format, row.dtype)
+            Self::NotOffered { kind } => {
+                let (format, dtype) = (&row.format, &row.dtype);
+                format!(
+                    "the bundle `{engine}` does not offer {} of {format} in {dtype}",
+                    kind.work()
+                )
             }
         }
     }
@@ -87,12 +94,14 @@ pub enum NoLane {
         known: String,
     },
     /// The model does something else.
-    #[error("`{model}` does not embed: it is for {kind}")]
+    #[error("`{model}` is for {}, not for {}; `synapse models list` shows what each model does", found.work(), wanted.work())]
     OtherKind {
         /// The model.
         model: String,
         /// What it is for.
-        kind: &'static str,
+        found: EngineKind,
+        /// What was asked of it.
+        wanted: EngineKind,
     },
     /// The model's files are not here.
     #[error("`{model}` is not installed; bring it with `synapse models pull {model}`")]
@@ -126,12 +135,23 @@ pub enum NoLane {
     },
 }
 
-/// The bundle that serves a row, or what stands in the way.
+/// The kind of engine that a model needs: every lane of a record is of this kind.
+#[must_use]
+pub const fn engine_kind(kind: Kind) -> EngineKind {
+    match kind {
+        Kind::Embed => EngineKind::Embed,
+        Kind::Rerank => EngineKind::Rerank,
+        Kind::Generate => EngineKind::Generate,
+    }
+}
+
+/// The bundle that serves a row of a model of this kind, or what stands in the way.
 ///
 /// # Errors
 /// [`Obstacle`].
 pub fn usable<'a>(
     row: &EnvelopeRow,
+    kind: EngineKind,
     bundles: &'a [Bundle],
 ) -> Result<(&'a Bundle, &'a Descriptor, &'a EngineSupport), Obstacle> {
     let bundle = bundles
@@ -157,12 +177,13 @@ pub fn usable<'a>(
         let (found, expected) = (descriptor.package_version.to_string(), row.engine_version.to_string());
         return Err(Obstacle::Version { found, expected });
     }
-    let support = descriptor.supports.iter().find(|support| {
-        support.kind == EngineKind::Embed && support.format == row.format && support.dtype == row.dtype
-    });
+    let support = descriptor
+        .supports
+        .iter()
+        .find(|support| support.kind == kind && support.format == row.format && support.dtype == row.dtype);
     support
         .map(|support| (bundle, descriptor, support))
-        .ok_or(Obstacle::NotOffered)
+        .ok_or(Obstacle::NotOffered { kind })
 }
 
 /// The installed form of a row's model that the row is for.
@@ -176,13 +197,15 @@ pub fn installed_form<'a>(row: &EnvelopeRow, installed: &'a [Installed]) -> Opti
         })
 }
 
-/// The first lane, in the catalog's order, that the selector allows and that can serve now.
+/// The first lane, in the catalog's order, that the selector allows and that can serve now. `wanted` is what the
+/// request asks of the model; operations on models themselves (load, unload) take any.
 ///
 /// # Errors
 /// [`NoLane`] names the nearest obstacle: the model, the lane, the engine, the files.
 pub fn select<'a>(
     catalog: &'a Catalog,
     selector: &ModelSelector,
+    wanted: Option<EngineKind>,
     bundles: &'a [Bundle],
     installed: &'a [Installed],
 ) -> Result<Choice<'a>, NoLane> {
@@ -190,13 +213,13 @@ pub fn select<'a>(
     let record = catalog
         .record(&selector.model)
         .ok_or_else(|| NoLane::UnknownModel { model: model() })?;
-    let kind = match record.kind {
-        Kind::Embed => None,
-        Kind::Rerank => Some("reranking"),
-        Kind::Generate => Some("generation"),
-    };
-    if let Some(kind) = kind {
-        return Err(NoLane::OtherKind { model: model(), kind });
+    let kind = engine_kind(record.kind);
+    if let Some(wanted) = wanted.filter(|wanted| *wanted != kind) {
+        return Err(NoLane::OtherKind {
+            model: model(),
+            found: kind,
+            wanted,
+        });
     }
     let rows = catalog.select(selector);
     if rows.is_empty() {
@@ -217,7 +240,7 @@ pub fn select<'a>(
     let mut obstacles = Vec::new();
     let mut some_engine_could = false;
     for row in rows {
-        match usable(row, bundles) {
+        match usable(row, kind, bundles) {
             Ok((bundle, descriptor, support)) => match installed_form(row, installed) {
                 Some(installed) => {
                     return Ok(Choice {

@@ -216,7 +216,11 @@ async fn the_nearest_obstacle_is_the_one_that_is_named() {
     )
     .await
     .unwrap_err();
-    for part in ["no bundle `absent`", "version 1.2.3", "does not offer bytes in f16"] {
+    for part in [
+        "no bundle `absent`",
+        "version 1.2.3",
+        "does not offer embedding of bytes in f16",
+    ] {
         assert!(no_engine.message().contains(part), "{no_engine}");
     }
     let bench = Bench::with(Setup {

@@ -6,12 +6,16 @@
 //! and `R` are types of `synapse_wire::client`. The future may be dropped at any await point (cancellation, deadline),
 //! so whatever it holds must be given back by a `Drop`.
 
+mod admission;
+mod call;
 pub mod embed_batch;
 pub mod embed_query;
 mod embedding;
 #[cfg(test)]
 mod embedding_tests;
+mod grammar;
 pub mod health;
+mod items;
 pub mod job_cancel;
 pub mod job_list;
 pub mod job_status;
@@ -25,11 +29,16 @@ mod model_view;
 pub mod models_list;
 pub mod models_pull;
 pub mod models_remove;
+#[cfg(test)]
+mod oneshot_tests;
 pub mod plugins_list;
 pub mod request_cancel;
 pub mod rerank_score;
+#[cfg(test)]
+mod rerank_tests;
 pub mod server_info;
 pub mod tokenize;
+mod tokenizing;
 #[cfg(test)]
 mod toy;
 

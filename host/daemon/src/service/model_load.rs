@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use synapse_wire::client::{JobAccepted, ModelParams};
 
-use super::embedding::lane_of;
+use super::admission::lane_of;
 use super::{RequestContext, ServiceError};
 use crate::job::{JobId, JobKind};
 use crate::lane::load;
@@ -22,7 +22,7 @@ pub async fn run(
     params: ModelParams,
 ) -> Result<JobAccepted, ServiceError> {
     daemon.plugins.scanned().await;
-    let lane = lane_of(daemon, &params.model).await?;
+    let lane = lane_of(daemon, &params.model, None).await?;
     let job = load::start_by_hand(daemon, &lane)?;
     Ok(JobAccepted {
         job_id: job.to_string(),
@@ -38,7 +38,7 @@ pub fn start(daemon: &Arc<Daemon>, model: &str) -> Result<JobId, ServiceError> {
     let (work_daemon, name) = (Arc::clone(daemon), model.to_owned());
     daemon.jobs.start(JobKind::ModelLoad, model, move |job| async move {
         work_daemon.plugins.scanned().await;
-        let lane = lane_of(&work_daemon, &name).await?;
+        let lane = lane_of(&work_daemon, &name, None).await?;
         load::run(work_daemon, lane, job).await
     })
 }

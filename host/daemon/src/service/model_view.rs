@@ -4,11 +4,10 @@
 //! while an engine call runs or a lane hangs.
 
 use synapse_catalog::{Catalog, EnvelopeRow, Kind, Record};
-use synapse_loader::Bundle;
 use synapse_wire::client::{LaneEntry, LaneStatus, ModelEntry, ModelKind, ModelState};
 
 use crate::lane::LaneSnapshot;
-use crate::lane::select::{Obstacle, installed_form, usable};
+use crate::lane::select::{Obstacle, engine_kind, installed_form, usable};
 use crate::lane::state::LaneState;
 use crate::models::Installed;
 use crate::plugins::Bundles;
@@ -72,13 +71,13 @@ impl Views {
             reason,
             formats: record.formats.iter().map(|format| format.format.clone()).collect(),
             size_bytes: forms.first().map_or(published, |form| form.size()),
-            lanes: rows.iter().map(|row| self.lane(row, &lanes)).collect(),
+            lanes: rows.iter().map(|row| self.lane(record, row, &lanes)).collect(),
             fingerprint: lanes.first().map(|lane| lane.fingerprint.to_string()),
             default: record.id == DEFAULT_MODEL,
         }
     }
 
-    fn lane(&self, row: &EnvelopeRow, lanes: &[&LaneSnapshot]) -> LaneEntry {
+    fn lane(&self, record: &Record, row: &EnvelopeRow, lanes: &[&LaneSnapshot]) -> LaneEntry {
         let name = row.lane_name();
         let (status, reason) = match lanes.iter().find(|lane| lane.name == name) {
             Some(lane) if lane.state == LaneState::Ready => (LaneStatus::Loaded, None),
@@ -87,12 +86,11 @@ impl Views {
                 LaneStatus::Closed,
                 lane.failure.as_ref().map(|failure| failure.message().to_owned()),
             ),
-            _ => available(
-                row,
-                &self.bundles,
-                self.scanned,
-                installed_form(row, &self.installed).is_some(),
-            ),
+            _ => {
+                let usable = usable(row, engine_kind(record.kind), &self.bundles);
+                let installed = installed_form(row, &self.installed).is_some();
+                available(row, usable.map(drop), self.scanned, installed)
+            }
         };
         LaneEntry {
             lane: name,
@@ -104,10 +102,15 @@ impl Views {
 }
 
 /// Whether a lane that is not in memory could serve.
-fn available(row: &EnvelopeRow, bundles: &[Bundle], scanned: bool, installed: bool) -> (LaneStatus, Option<String>) {
-    match usable(row, bundles) {
-        Ok(_) if installed => (LaneStatus::Available, None),
-        Ok(_) => (
+fn available(
+    row: &EnvelopeRow,
+    usable: Result<(), Obstacle>,
+    scanned: bool,
+    installed: bool,
+) -> (LaneStatus, Option<String>) {
+    match usable {
+        Ok(()) if installed => (LaneStatus::Available, None),
+        Ok(()) => (
             LaneStatus::Available,
             Some(format!(
                 "the model is not installed; `synapse models pull {}`",

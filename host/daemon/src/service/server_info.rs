@@ -14,7 +14,16 @@ use crate::config::Config;
 use crate::state::Daemon;
 
 /// What this version offers, sorted.
-const CAPABILITIES: [&str; 6] = ["embed", "encoding.array", "encoding.base64", "jobs", "pull", "tokenize"];
+const CAPABILITIES: [&str; 8] = [
+    "embed",
+    "encoding.array",
+    "encoding.base64",
+    "generate",
+    "jobs",
+    "pull",
+    "rerank",
+    "tokenize",
+];
 
 /// Answers `server.info`.
 ///
@@ -41,7 +50,7 @@ pub async fn run(
 
 /// The limits that a client should know.
 fn limits(config: &Config) -> Limits {
-    let (connection, inline) = (&config.connection, &config.inline);
+    let (connection, inline, rerank) = (&config.connection, &config.inline, &config.rerank);
     Limits {
         max_line_bytes: wide(connection.max_line_bytes),
         max_depth: narrow(MAX_DEPTH),
@@ -53,10 +62,12 @@ fn limits(config: &Config) -> Limits {
         inline_tokens: narrow(inline.max_tokens),
         inline_text_bytes: wide(inline.max_text_bytes),
         inline_item_bytes: wide(inline.max_item_bytes),
+        rerank_candidates: narrow(rerank.max_candidates),
+        rerank_interactive_candidates: narrow(rerank.interactive_candidates),
+        rerank_tokens: narrow(rerank.max_tokens),
         microllm_max_tokens: config.microllm_max_tokens,
         default_deadline_ms: config.request.deadline_ms,
         default_max_queue_ms: config.request.max_queue_ms,
-        ..Limits::default()
     }
 }
 
@@ -88,10 +99,12 @@ mod tests {
                 inline_tokens: 8_192,
                 inline_text_bytes: 8 << 20,
                 inline_item_bytes: 1 << 20,
+                rerank_candidates: 64,
+                rerank_interactive_candidates: 20,
+                rerank_tokens: 32_768,
                 microllm_max_tokens: 512,
                 default_deadline_ms: 30_000,
                 default_max_queue_ms: 5_000,
-                ..Limits::default()
             }
         );
     }

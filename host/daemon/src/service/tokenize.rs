@@ -8,7 +8,7 @@ use std::sync::Arc;
 use synapse_catalog::{Catalog, EnvelopeRow, ModelSelector, Record, parse_model_id};
 use synapse_wire::client::{Role, TokenizeParams, TokenizeResult};
 
-use super::{RequestContext, ServiceError};
+use super::{RequestContext, ServiceError, tokenizing};
 use crate::lane::profile;
 use crate::lane::select::{NoLane, installed_form, select};
 use crate::models::Installed;
@@ -55,23 +55,13 @@ pub async fn run(
         max_bytes: daemon.config.inline.max_item_bytes,
     };
 
-    let late = || ServiceError::deadline_exceeded("the deadline passed before the text was tokenized");
-    let permit = tokio::time::timeout_at(ctx.deadline.into(), Arc::clone(&daemon.tokenizing).acquire_owned())
-        .await
-        .map_err(|_| late())?
-        .map_err(|_| ServiceError::shutting_down())?;
-    ctx.check()?;
     let models = daemon.models.clone();
-    let work = daemon.tasks.blocking("tokenize", move || {
-        // A tokenizer cannot be interrupted: the permit ends with it, whoever still waits.
-        let _permit = permit;
+    let (digest, encoded) = tokenizing::on_the_pool(daemon, ctx, move |_| {
         let tokenizer = models.tokenizer(&installed)?;
         let encoded = tokenizer.encode(&text, template.as_ref(), limits)?;
         Ok::<_, ServiceError>((tokenizer.digest(), encoded))
-    });
-    let (digest, encoded) = tokio::time::timeout_at(ctx.deadline.into(), work)
-        .await
-        .map_err(|_| late())???;
+    })
+    .await??;
     Ok(TokenizeResult {
         model: record.id.clone(),
         tokenizer_digest: digest.to_string(),
@@ -105,7 +95,7 @@ fn find(catalog: &Catalog, selector: &ModelSelector, installed: &[Installed]) ->
 /// What an embedding would cut at.
 fn max_tokens(daemon: &Daemon, catalog: &Catalog, selector: &ModelSelector, record: &Record) -> u32 {
     let bundles = daemon.plugins.bundles();
-    match select(catalog, selector, &bundles, &daemon.installed()) {
+    match select(catalog, selector, None, &bundles, &daemon.installed()) {
         Ok(choice) => daemon.lanes.lane(&choice, daemon.threads_per_call).max_tokens(),
         Err(_) => record.max_tokens,
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use synapse_core::digest::sha256;
 use synapse_core::engine::{
-    CallContext, EmbedEngine, Engine, EngineError, EngineErrorCode, EngineIdentity, EngineState, FinishReason,
+    self, CallContext, EmbedEngine, Engine, EngineError, EngineErrorCode, EngineIdentity, EngineState, FinishReason,
     GenerateEngine, GenerateOptions, Generated, LoadedModel, MemoryReport, ModelRef, PairBatch, Prompt, RerankEngine,
     RuntimeConfig, TokenBatch, TokenSink, ValidatedArtifact,
 };
@@ -40,6 +40,16 @@ impl RemoteEngine {
     #[must_use]
     pub const fn supervisor(&self) -> &Arc<Supervisor> {
         &self.supervisor
+    }
+}
+
+/// A kind of engine on the worker protocol.
+#[must_use]
+pub const fn wire_kind(kind: engine::EngineKind) -> EngineKind {
+    match kind {
+        engine::EngineKind::Embed => EngineKind::Embed,
+        engine::EngineKind::Rerank => EngineKind::Rerank,
+        engine::EngineKind::Generate => EngineKind::Generate,
     }
 }
 

@@ -13,8 +13,9 @@ use synapse_core::engine::EngineKind;
 use synapse_core::supervision::crash::CrashLimits;
 use synapse_core::supervision::exchange::Budgets;
 use synapse_loader::{Bundle, BundleDigest, Descriptor};
-use synapse_wire::worker::message::{self, BundleHello, EngineHello};
+use synapse_wire::worker::message::{BundleHello, EngineHello};
 
+use super::engine::wire_kind;
 use super::launch::Plan;
 use super::supervisor::{Limits, ModelKey, Quarantine, Supervisor};
 use crate::config::Config;
@@ -140,7 +141,7 @@ impl Workers {
                 id: bundle.id.clone(),
                 version: descriptor.package_version.to_string(),
             },
-            expected_engines: engines(descriptor),
+            expected_engines: hello_engines(descriptor),
             settings: bundle.config.clone(),
             handshake: self.settings.handshake,
             max_frame: self.settings.max_frame,
@@ -202,18 +203,15 @@ impl Workers {
 }
 
 /// What HELLO must name: one row for each kind that the bundle was described with.
-fn engines(descriptor: &Descriptor) -> Vec<EngineHello> {
+#[must_use]
+pub fn hello_engines(descriptor: &Descriptor) -> Vec<EngineHello> {
     let mut kinds: Vec<EngineKind> = descriptor.supports.iter().map(|support| support.kind).collect();
     kinds.sort_unstable();
     kinds.dedup();
     kinds
         .into_iter()
         .map(|kind| EngineHello {
-            kind: match kind {
-                EngineKind::Embed => message::EngineKind::Embed,
-                EngineKind::Rerank => message::EngineKind::Rerank,
-                EngineKind::Generate => message::EngineKind::Generate,
-            },
+            kind: wire_kind(kind),
             engine: descriptor.identity.engine.clone(),
             version: descriptor.identity.version.clone(),
             build_flags: descriptor.identity.build_flags.clone(),

@@ -1,29 +1,28 @@
 //! The bundles found at start, their states, and the engines made from them.
 //!
-//! State: what discovery found (a snapshot that is replaced as a whole), one [`EngineSlot`] per bundle opened in this
-//! process, kept until it ends, and one per lane whose bundle runs in a worker. Callers: `lane` selects among the bundles and opens engines, `plugins.list` and `health`
-//! show them. Not known here: models, lanes, requests.
+//! State: what discovery found (a snapshot that is replaced as a whole), and one [`EngineSlot`] per engine opened in this
+//! process, kept until it ends; a lane whose bundle runs in a worker has a slot of its own. Callers: `lane` selects among
+//! the bundles and opens engines, `plugins.list` and `health` show them. Not known here: models, lanes, requests; how an
+//! engine is guarded is `slot.rs`.
 //!
 //! Discovery runs in the background: the daemon answers while bundles are being described. A bundle that panicked in
 //! this process once is demoted by digest, in the store, and from then on only a worker may run it; where the store
 //! cannot say, no bundle may run here (fails closed).
 
-use std::collections::HashMap;
-use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+mod slot;
 
-use synapse_core::engine::{
-    CallContext, EmbedEngine, EngineError, EngineErrorCode, EngineIdentity, EngineState, LoadedModel, ModelRef,
-    RuntimeConfig, TokenBatch, ValidatedArtifact,
-};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use synapse_core::engine::EngineKind;
 use synapse_loader::{Bundle, BundleDigest, BundleStatus, Loader, LoaderError};
-use synapse_wire::worker::message::EngineKind;
 use tokio::sync::watch;
 
+use self::slot::Origin;
+pub use self::slot::{AnyEngine, EngineSlot};
 use crate::store::{Store, StoreError};
-use crate::task::{Tasks, panic_message};
-use crate::worker::engine::RemoteEngine;
+use crate::task::Tasks;
 use crate::worker::room::Workers;
 use crate::worker::supervisor::Supervisor;
 
@@ -41,9 +40,15 @@ struct Inner {
     store: Store,
     bundles: RwLock<Bundles>,
     scanned: watch::Sender<bool>,
-    slots: Mutex<HashMap<BundleDigest, Arc<EngineSlot>>>,
+    opened: Mutex<HashMap<BundleDigest, Opened>>,
     workers: Workers,
     memory_budget: u64,
+}
+
+/// A bundle opened in this process, with the engines made of it so far.
+struct Opened {
+    origin: Arc<Origin>,
+    slots: BTreeMap<EngineKind, Arc<EngineSlot>>,
 }
 
 /// Why no engine could be made.
@@ -82,7 +87,7 @@ impl PluginRegistry {
             store,
             bundles: RwLock::new(Arc::from([])),
             scanned: watch::Sender::new(false),
-            slots: Mutex::new(HashMap::new()),
+            opened: Mutex::new(HashMap::new()),
             workers,
             memory_budget,
         };
@@ -124,15 +129,15 @@ impl PluginRegistry {
         Arc::clone(&self.inner.bundles.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The embedding engine of a bundle for a lane: in this process where the bundle may run here, in a worker of the
-    /// lane's own otherwise. Made on the first call. Blocks; may load the library.
+    /// A bundle's engine of one kind for a lane: in this process where the bundle may run here, in a worker of the lane's
+    /// own otherwise. Made on the first call. Blocks; may load the library.
     ///
     /// # Errors
     /// [`EngineUnavailable`]: the bundle is not usable, cannot be loaded, or has no such engine.
-    pub fn embed_engine(&self, bundle: &Bundle, lane: &str) -> Result<Arc<EngineSlot>, EngineUnavailable> {
+    pub fn engine(&self, kind: EngineKind, bundle: &Bundle, lane: &str) -> Result<Arc<EngineSlot>, EngineUnavailable> {
         let bundle = self.current(bundle);
         if let Some(supervisor) = self.supervisor(&bundle, lane)? {
-            return Ok(Arc::new(EngineSlot::remote(&bundle, supervisor)?));
+            return Ok(Arc::new(EngineSlot::remote(kind, &bundle, supervisor)?));
         }
         let digest = bundle
             .digest
@@ -141,17 +146,37 @@ impl PluginRegistry {
                 id: bundle.id.clone(),
                 status: bundle.status.name().to_owned(),
             })?;
-        // Held while the library is loaded, so that a bundle is opened once.
-        let mut slots = lock(&self.inner.slots);
-        if let Some(slot) = slots.get(&digest) {
+        // Held while the library is loaded, so that each engine is made once.
+        let mut opened = lock(&self.inner.opened);
+        if let Some(slot) = opened.get(&digest).and_then(|opened| opened.slots.get(&kind)) {
             return Ok(Arc::clone(slot));
         }
         let plugin = self.inner.loader.open(&bundle)?;
         plugin.set_memory_budget(self.inner.memory_budget);
-        let engine = plugin.embed(&[])?;
-        let slot = Arc::new(EngineSlot::new(&bundle, digest, engine, Arc::downgrade(&self.inner)));
-        slots.insert(digest, Arc::clone(&slot));
-        Ok(slot)
+        let engine = match kind {
+            EngineKind::Embed => AnyEngine::Embed(plugin.embed(&[])?),
+            EngineKind::Rerank => AnyEngine::Rerank(plugin.rerank(&[])?),
+            EngineKind::Generate => AnyEngine::Generate(plugin.generate(&[])?),
+        };
+        Ok(self.keep(&mut opened, &bundle, digest, engine))
+    }
+
+    /// Puts an engine of this process into its slot.
+    fn keep(
+        &self,
+        opened: &mut HashMap<BundleDigest, Opened>,
+        bundle: &Bundle,
+        digest: BundleDigest,
+        engine: AnyEngine,
+    ) -> Arc<EngineSlot> {
+        let opened = opened.entry(digest).or_insert_with(|| Opened {
+            origin: Arc::new(Origin::new(bundle, digest, Arc::downgrade(&self.inner))),
+            slots: BTreeMap::new(),
+        });
+        let kind = engine.kind();
+        let slot = Arc::new(EngineSlot::new(engine, Arc::clone(&opened.origin)));
+        opened.slots.insert(kind, Arc::clone(&slot));
+        slot
     }
 
     /// The bundle as it is known now: a lane remembers what it was when the lane was made.
@@ -210,11 +235,13 @@ impl PluginRegistry {
         self.inner.scanned.send_replace(scanned);
     }
 
-    /// Puts a ready bundle with its engine into the registry, for tests of what calls engines.
-    pub fn install(&self, bundle: Bundle, engine: Arc<dyn EmbedEngine>) {
+    /// Puts a ready bundle with its engines into the registry, for tests of what calls engines.
+    pub fn install(&self, bundle: Bundle, engines: impl IntoIterator<Item = AnyEngine>) {
         let digest = bundle.digest.unwrap();
-        let slot = EngineSlot::new(&bundle, digest, engine, Arc::downgrade(&self.inner));
-        lock(&self.inner.slots).insert(digest, Arc::new(slot));
+        let mut opened = lock(&self.inner.opened);
+        for engine in engines {
+            self.keep(&mut opened, &bundle, digest, engine);
+        }
         let mut bundles = write(&self.inner.bundles);
         *bundles = bundles.iter().cloned().chain([bundle]).collect();
     }
@@ -278,190 +305,6 @@ fn log_verdict(bundle: &Bundle) {
         ),
         None => tracing::info!(target: "synapse.worker", plugin = id, version, status, "plugin found"),
         Some(message) => tracing::warn!(target: "synapse.worker", plugin = id, status, "plugin not used: {message}"),
-    }
-}
-
-/// One engine, guarded: its control calls are serialised, and after a panic in this process it is never called again.
-pub struct EngineSlot {
-    bundle: String,
-    digest: BundleDigest,
-    engine: Arc<dyn EmbedEngine>,
-    /// Who supervises it, where it runs in a worker.
-    supervisor: Option<Arc<Supervisor>>,
-    /// A worker can take its place.
-    replaceable: bool,
-    control: Mutex<()>,
-    closed: OnceLock<EngineError>,
-    registry: Weak<Inner>,
-}
-
-impl fmt::Debug for EngineSlot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EngineSlot")
-            .field("bundle", &self.bundle)
-            .field("closed", &self.closed.get())
-            .finish()
-    }
-}
-
-impl EngineSlot {
-    fn new(bundle: &Bundle, digest: BundleDigest, engine: Arc<dyn EmbedEngine>, registry: Weak<Inner>) -> Self {
-        Self {
-            bundle: bundle.id.clone(),
-            digest,
-            engine,
-            supervisor: None,
-            replaceable: bundle.staged.is_some() && bundle.descriptor.is_some(),
-            control: Mutex::new(()),
-            closed: OnceLock::new(),
-            registry,
-        }
-    }
-
-    /// An engine in a worker. Its faults are its supervisor's business: nothing demotes its bundle further.
-    fn remote(bundle: &Bundle, supervisor: Arc<Supervisor>) -> Result<Self, LoaderError> {
-        let (Some(digest), Some(descriptor)) = (bundle.digest, &bundle.descriptor) else {
-            return Err(LoaderError::NotReady {
-                id: bundle.id.clone(),
-                status: bundle.status.name().to_owned(),
-            });
-        };
-        let engine = RemoteEngine::new(EngineKind::Embed, descriptor.identity.clone(), Arc::clone(&supervisor));
-        Ok(Self {
-            supervisor: Some(supervisor),
-            ..Self::new(bundle, digest, Arc::new(engine), Weak::new())
-        })
-    }
-
-    /// Who supervises the engine, where it runs in a worker.
-    #[must_use]
-    pub const fn supervisor(&self) -> Option<&Arc<Supervisor>> {
-        self.supervisor.as_ref()
-    }
-
-    /// Whether the engine panicked in this process and a worker can take its place.
-    #[must_use]
-    pub fn moves_out(&self) -> bool {
-        let panicked = || {
-            self.closed
-                .get()
-                .is_some_and(|error| error.code == EngineErrorCode::Panic)
-        };
-        self.replaceable && self.supervisor.is_none() && panicked()
-    }
-
-    /// The bundle's id.
-    #[must_use]
-    pub fn bundle(&self) -> &str {
-        &self.bundle
-    }
-
-    /// Why the engine is never called again, if so.
-    #[must_use]
-    pub fn closed(&self) -> Option<&EngineError> {
-        self.closed.get()
-    }
-
-    /// The engine's numeric identity.
-    ///
-    /// # Errors
-    /// The engine is closed, or panicked.
-    pub fn identity(&self) -> Result<EngineIdentity, EngineError> {
-        let _serial = lock(&self.control);
-        self.guarded("identity", || Ok(self.engine.identity()))
-    }
-
-    /// Loads a model. One control call at a time.
-    ///
-    /// # Errors
-    /// The engine's error; `engine_bad` closes it.
-    pub fn load(
-        &self,
-        ctx: &CallContext<'_>,
-        artifact: &ValidatedArtifact,
-        config: &RuntimeConfig,
-    ) -> Result<LoadedModel, EngineError> {
-        let _serial = lock(&self.control);
-        self.guarded("load", || self.engine.load(ctx, artifact, config))
-    }
-
-    /// Forgets a model. One control call at a time. A closed engine is left alone: its models are void already.
-    ///
-    /// # Errors
-    /// The engine's error.
-    pub fn unload(&self, model: ModelRef) -> Result<(), EngineError> {
-        let _serial = lock(&self.control);
-        if self.closed.get().is_some() {
-            return Ok(());
-        }
-        self.guarded("unload", || self.engine.unload(model))
-    }
-
-    /// Embeds a batch into `out` (`n × dims`). Any number of threads, up to the model's `max_concurrency`.
-    ///
-    /// # Errors
-    /// The engine's error; `engine_bad` closes it.
-    pub fn embed_batch(
-        &self,
-        ctx: &CallContext<'_>,
-        model: ModelRef,
-        batch: &TokenBatch<'_>,
-        out: &mut [f32],
-    ) -> Result<(), EngineError> {
-        self.guarded("embed_batch", || self.engine.embed_batch(ctx, model, batch, out))
-    }
-
-    /// Embeds one item without segments into `out` (`dims`).
-    ///
-    /// # Errors
-    /// As [`Self::embed_batch`].
-    pub fn embed_one(
-        &self,
-        ctx: &CallContext<'_>,
-        model: ModelRef,
-        ids: &[i32],
-        out: &mut [f32],
-    ) -> Result<(), EngineError> {
-        self.guarded("embed_one", || self.engine.embed_one(ctx, model, ids, out))
-    }
-
-    /// Calls the engine unless it is closed, and closes it after a panic or its own word.
-    fn guarded<T>(&self, what: &'static str, call: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
-        if let Some(closed) = self.closed.get() {
-            return Err(closed.clone());
-        }
-        let error = match catch_unwind(AssertUnwindSafe(call)) {
-            Ok(Ok(value)) => return Ok(value),
-            Ok(Err(error)) => error,
-            Err(payload) => EngineError::new(
-                EngineErrorCode::Panic,
-                EngineState::EngineBad,
-                panic_message(payload.as_ref()),
-            ),
-        };
-        let panicked = error.code == EngineErrorCode::Panic;
-        if panicked || error.state == EngineState::EngineBad {
-            let error = EngineError {
-                state: EngineState::EngineBad,
-                ..error
-            };
-            self.close(what, &error, panicked);
-            return Err(error);
-        }
-        Err(error)
-    }
-
-    fn close(&self, what: &'static str, error: &EngineError, panicked: bool) {
-        if self.closed.set(error.clone()).is_err() {
-            return;
-        }
-        tracing::error!(
-            target: "synapse.worker", plugin = self.bundle, call = what, %error,
-            "the engine is not called again in this process",
-        );
-        if panicked && let Some(registry) = self.registry.upgrade() {
-            registry.demote(&self.bundle, self.digest, &format!("{what}: {}", error.message));
-        }
     }
 }
 

@@ -1,0 +1,71 @@
+//! Giving work to an admitted lane and waiting for it: class, quanta, waits, and what a failure leaves behind.
+//!
+//! State: none. Callers: the embedding path, `rerank.score`, `microllm.oneshot`. Not known here: what the work is; the
+//! order of calls (`schedule`).
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use synapse_core::schedule::Class;
+
+use super::admission::Admitted;
+use super::{RequestContext, ServiceError};
+use crate::lane::load;
+use crate::schedule::{CallError, CallSpec, QuantumBounds, Work};
+use crate::state::Daemon;
+
+/// Runs `work`, which holds `bytes` until it is answered.
+///
+/// # Errors
+/// It was not admitted, did not start or end in time, was cancelled, or the engine failed; a model that the engine gave
+/// up is then unloaded.
+pub(super) async fn run<W: Work>(
+    daemon: &Arc<Daemon>,
+    ctx: &RequestContext,
+    admitted: &Admitted,
+    class: Class,
+    bytes: u64,
+    work: W,
+) -> Result<W::Output, ServiceError> {
+    let spec = CallSpec {
+        request: ctx.request_id.number(),
+        class,
+        start_by: start_by(ctx, class, admitted.names_queue),
+        deadline: ctx.deadline,
+        bytes,
+    };
+    let outcome = admitted.loaded.executor.submit(spec, work)?.outcome(&ctx.cancel).await;
+    admitted.lane.touch();
+    if let Err(CallError::Engine(error)) = &outcome {
+        load::after_failure(daemon, &admitted.lane, error);
+    }
+    Ok(outcome?)
+}
+
+/// What one engine call may hold: the envelope's bounds, and for bulk work about 200 ms of it (SCHED-04).
+pub(super) fn quantum_bounds(daemon: &Daemon, admitted: &Admitted, class: Class) -> QuantumBounds {
+    const QUANTUM_NANOS: u64 = 200_000_000;
+    let bounds = admitted.lane.row.bounds;
+    let envelope = u64::from(bounds.max_batch_tokens);
+    let max_tokens = match class {
+        Class::Bulk => {
+            let start = u64::try_from(daemon.config.schedule.bulk_quantum_tokens).unwrap_or(u64::MAX);
+            let measured = admitted.loaded.executor.units_in(QUANTUM_NANOS);
+            measured.unwrap_or(start).min(envelope)
+        }
+        Class::Interactive | Class::Control => envelope,
+    };
+    QuantumBounds {
+        max_items: bounds.max_batch.min(bounds.max_sequences),
+        max_tokens,
+    }
+}
+
+/// The last moment to start: interactive work within its `max_queue_ms`, bulk work within its deadline, unless the request
+/// itself names a wait (SCHED-03).
+fn start_by(ctx: &RequestContext, class: Class, names_queue: bool) -> Instant {
+    match class {
+        Class::Bulk | Class::Control if !names_queue => ctx.deadline,
+        _ => (ctx.received + ctx.max_queue).min(ctx.deadline),
+    }
+}
