@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use synapse_client::{PullSource, Role};
 
-const ABOUT: &str = "A local inference daemon: embeddings from plugins, each vector with the fingerprint of its space";
+const ABOUT: &str = "A local inference daemon: embeddings, reranking and small texts from engine plugins";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,6 +17,8 @@ Examples:
   synapse models pull all-minilm-l6-v2             fetch the default model
   synapse embed \"How do I cancel a request?\"       embed one text
   git log --format=%s | synapse embed - --json     embed every line of a pipe, as JSON lines
+  synapse rerank \"two writers\" --file notes.txt    order the lines of a file by how well they answer
+  synapse generate \"Why do files need locks?\"      generate a text
   synapse call health '{}'                         call any operation of docs/api
   synapse doctor                                   say what is installed, refused and why
 
@@ -81,6 +83,22 @@ Examples:
   synapse embed - < lines.txt              one text per line
   synapse embed --jsonl - < items.jsonl    one {\"id\": …, \"text\": …} (or one string) per line")]
     Embed(Embed),
+    /// Order texts by how well they answer a query
+    #[command(after_help = "\
+Examples:
+  synapse rerank \"cancel a request\" \"first text\" \"second text\"
+  synapse rerank \"cancel a request\" --file docs.txt --top 3     one text per line
+  grep -rh lock notes | synapse rerank \"two writers\" --file -   from a pipe
+  synapse rerank \"two writers\" --file docs.jsonl --json         one {\"id\": …, \"text\": …} per line")]
+    Rerank(Rerank),
+    /// Generate a text from a prompt
+    #[command(after_help = "\
+Examples:
+  synapse generate \"What is the capital of France?\" --max-tokens 32
+  synapse generate - --system \"Summarise in one sentence.\" < notes.txt
+  synapse generate - < prompt.txt --no-chat --stop $'\\n'
+  synapse generate \"yes or no?\" --grammar answer.gbnf           where the configuration allows grammars")]
+    Generate(Generate),
     /// Show how a text becomes token ids
     #[command(
         after_help = "Examples:\n  synapse tokenize \"unbelievable\"\n  echo \"from a pipe\" | synapse tokenize -"
@@ -173,6 +191,82 @@ pub struct Embed {
     /// Read stdin as JSON lines: objects with `id` and `text`, or strings
     #[arg(long)]
     pub jsonl: bool,
+    /// Fail at once where the model has first to be loaded
+    #[arg(long)]
+    pub no_wait: bool,
+}
+
+/// `synapse rerank`.
+#[derive(Debug, Args)]
+pub struct Rerank {
+    /// The query
+    #[arg(value_name = "QUERY")]
+    pub query: String,
+    /// The texts to order; `-` (or none, when stdin is a pipe) reads stdin, one text per line
+    #[arg(value_name = "TEXT", conflicts_with = "file")]
+    pub texts: Vec<String>,
+    /// Read the texts from a file, one per line; `-` is stdin, and a *.jsonl file holds JSON lines
+    #[arg(long, short, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// The lines are JSON: objects with `id` and `text`, or strings
+    #[arg(long)]
+    pub jsonl: bool,
+    /// The model, or MODEL@ENGINE[:VARIANT]; default: the only reranker that is installed
+    #[arg(long, short, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Show only the N best
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub top: Option<u32>,
+    /// Refuse texts that are too long instead of cutting them
+    #[arg(long)]
+    pub no_truncate: bool,
+    /// Fail at once where the model has first to be loaded
+    #[arg(long)]
+    pub no_wait: bool,
+}
+
+/// `synapse generate`.
+#[derive(Debug, Args)]
+pub struct Generate {
+    /// The prompt; `-` reads all of stdin
+    #[arg(value_name = "PROMPT")]
+    pub prompt: String,
+    /// The model, or MODEL@ENGINE[:VARIANT]; default: the only generator that is installed
+    #[arg(long, short, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// An instruction that stands before the prompt, in the model's chat template
+    #[arg(long, value_name = "TEXT", conflicts_with = "no_chat")]
+    pub system: Option<String>,
+    /// Put the prompt into the model's chat template; the default for a model that has one
+    #[arg(long, conflicts_with = "no_chat")]
+    pub chat: bool,
+    /// Continue the prompt as it is
+    #[arg(long)]
+    pub no_chat: bool,
+    /// Generate at most N tokens; default and most: the daemon's `microllm_max_tokens`
+    #[arg(long, value_name = "N")]
+    pub max_tokens: Option<u32>,
+    /// 0 takes the likeliest token each time, up to 2 takes ever less likely ones; default 0
+    #[arg(long, value_name = "T")]
+    pub temperature: Option<f32>,
+    /// With a temperature: choose among the likeliest tokens that together have this probability; default 1
+    #[arg(long, value_name = "P")]
+    pub top_p: Option<f32>,
+    /// With a temperature: the same seed gives the same text; default 0
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// End before this text; may be repeated
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub stop: Vec<String>,
+    /// A file with a GBNF grammar that the text must match
+    #[arg(long, value_name = "FILE")]
+    pub grammar: Option<PathBuf>,
+    /// Give up after so many seconds
+    #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub timeout: u32,
+    /// Say on stderr which lane served, how many tokens it took and how long
+    #[arg(long, short)]
+    pub verbose: bool,
     /// Fail at once where the model has first to be loaded
     #[arg(long)]
     pub no_wait: bool,
@@ -353,6 +447,8 @@ mod tests {
         let lines: &[&[&str]] = &[
             &["serve"],
             &["embed", "a"],
+            &["rerank", "q", "a"],
+            &["generate", "p"],
             &["tokenize", "a"],
             &["models", "list"],
             &["models", "show", "m"],
@@ -378,7 +474,9 @@ mod tests {
 
     #[test]
     fn values_are_checked() {
-        use clap::error::ErrorKind::{InvalidValue, MissingRequiredArgument, UnknownArgument, ValueValidation};
+        use clap::error::ErrorKind::{
+            ArgumentConflict, InvalidValue, MissingRequiredArgument, UnknownArgument, ValueValidation,
+        };
         for (line, kind) in [
             (vec!["embed", "--role", "QUERY", "a"], ValueValidation),
             (vec!["embed", "--dimensions", "-1", "a"], UnknownArgument),
@@ -386,6 +484,14 @@ mod tests {
             (vec!["status", "--color", "blue"], InvalidValue),
             (vec!["models", "show"], MissingRequiredArgument),
             (vec!["serve", "--unknown"], UnknownArgument),
+            (vec!["rerank"], MissingRequiredArgument),
+            (vec!["rerank", "q", "a", "--file", "f"], ArgumentConflict),
+            (vec!["rerank", "q", "--top", "0"], ValueValidation),
+            (vec!["generate"], MissingRequiredArgument),
+            (vec!["generate", "p", "--chat", "--no-chat"], ArgumentConflict),
+            (vec!["generate", "p", "--system", "s", "--no-chat"], ArgumentConflict),
+            (vec!["generate", "p", "--timeout", "0"], ValueValidation),
+            (vec!["generate", "p", "--max-tokens", "many"], ValueValidation),
         ] {
             assert_eq!(parse(&line).unwrap_err(), kind, "{line:?}");
         }

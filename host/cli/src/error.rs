@@ -4,7 +4,7 @@
 
 use std::io;
 
-use synapse_client::wire::Failure;
+use synapse_client::wire::{Failure, JobAccepted};
 use synapse_client::{Class, ClientError};
 
 /// Exit code of an internal fault.
@@ -88,6 +88,11 @@ impl CliError {
                 .map(|wait| format!("it may pass: try again in {wait} ms")),
             _ => None,
         }
+    }
+
+    /// A job that nobody asked for: only a request with a key may become one.
+    pub fn without_key(job: &JobAccepted) -> Self {
+        Self::Internal(format!("a request without key became the job {}", job.job_id))
     }
 
     /// An I/O error, or [`CliError::ReaderGone`].

@@ -2,7 +2,9 @@
 //!
 //! No state beyond the stream being read. Texts are handed on one by one, so that a pipe of any length flows through.
 
-use std::io::{self, BufRead, IsTerminal, Read};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, IsTerminal, Read};
+use std::path::Path;
 
 use serde::Deserialize;
 use synapse_client::BatchItem;
@@ -11,6 +13,9 @@ use crate::error::CliError;
 
 /// The most bytes of one line of input: what a request could hold anyway.
 const MAX_LINE: u64 = 16 * 1024 * 1024;
+
+/// The name of stdin in messages.
+const STDIN: &str = "stdin";
 
 /// One line of JSON input.
 #[derive(Deserialize)]
@@ -39,11 +44,33 @@ pub enum Texts {
 /// Lines of a stream, with their number.
 pub struct Lines {
     reader: Box<dyn BufRead>,
+    /// Where it comes from, for messages.
+    name: String,
     number: usize,
     jsonl: bool,
 }
 
 impl Texts {
+    /// The lines of a file, or of stdin for `-`. A file named `*.jsonl` holds JSON lines without being told.
+    pub fn from_file(path: &Path, jsonl: bool) -> Result<Self, CliError> {
+        if path == Path::new("-") {
+            return Ok(Self::lines(Box::new(io::stdin().lock()), STDIN.to_owned(), jsonl));
+        }
+        let name = path.display().to_string();
+        let file = File::open(path).map_err(|error| CliError::io(format!("opening {name}"), error))?;
+        let jsonl = jsonl || path.extension().is_some_and(|extension| extension == "jsonl");
+        Ok(Self::lines(Box::new(BufReader::new(file)), name, jsonl))
+    }
+
+    fn lines(reader: Box<dyn BufRead>, name: String, jsonl: bool) -> Self {
+        Self::Lines(Lines {
+            reader,
+            name,
+            number: 0,
+            jsonl,
+        })
+    }
+
     /// The arguments, or stdin for `-` and for no argument with a pipe on stdin.
     pub fn choose(arguments: Vec<String>, jsonl: bool) -> Result<Self, CliError> {
         let piped = !io::stdin().is_terminal();
@@ -58,8 +85,7 @@ impl Texts {
     ) -> Result<Self, CliError> {
         let from_stdin = arguments == ["-"] || (arguments.is_empty() && piped);
         if from_stdin {
-            let (reader, number) = (stdin(), 0);
-            return Ok(Self::Lines(Lines { reader, number, jsonl }));
+            return Ok(Self::lines(stdin(), STDIN.to_owned(), jsonl));
         }
         if jsonl {
             return Err(CliError::Usage("--jsonl reads stdin: give `-` and no texts".to_owned()));
@@ -89,7 +115,7 @@ impl Texts {
 impl Lines {
     fn next_item(&mut self) -> Result<Option<BatchItem>, CliError> {
         loop {
-            let Some(line) = read_line(self.reader.as_mut(), self.number + 1)? else {
+            let Some(line) = read_line(self.reader.as_mut(), &self.name, self.number + 1)? else {
                 return Ok(None);
             };
             let position = self.number;
@@ -100,18 +126,18 @@ impl Lines {
             if line.trim().is_empty() {
                 continue;
             }
-            return parse_item(&line, position).map(Some);
+            return parse_item(&line, &self.name, position).map(Some);
         }
     }
 }
 
 /// Reads one line without its end; `None` at the end of the stream.
-fn read_line(reader: &mut dyn BufRead, number: usize) -> Result<Option<String>, CliError> {
+fn read_line(reader: &mut dyn BufRead, name: &str, number: usize) -> Result<Option<String>, CliError> {
     let mut bytes = Vec::new();
     reader
         .take(MAX_LINE + 1)
         .read_until(b'\n', &mut bytes)
-        .map_err(|error| CliError::io("reading stdin", error))?;
+        .map_err(|error| CliError::io(format!("reading {name}"), error))?;
     if bytes.is_empty() {
         return Ok(None);
     }
@@ -122,18 +148,18 @@ fn read_line(reader: &mut dyn BufRead, number: usize) -> Result<Option<String>, 
         }
     } else if u64::try_from(bytes.len()).is_ok_and(|length| length > MAX_LINE) {
         return Err(CliError::Usage(format!(
-            "line {number} of stdin is longer than {MAX_LINE} bytes"
+            "line {number} of {name} is longer than {MAX_LINE} bytes"
         )));
     }
     String::from_utf8(bytes)
         .map(Some)
-        .map_err(|error| CliError::Usage(format!("line {number} of stdin is not UTF-8: {}", error.utf8_error())))
+        .map_err(|error| CliError::Usage(format!("line {number} of {name} is not UTF-8: {}", error.utf8_error())))
 }
 
-fn parse_item(line: &str, position: usize) -> Result<BatchItem, CliError> {
+fn parse_item(line: &str, name: &str, position: usize) -> Result<BatchItem, CliError> {
     let item = serde_json::from_str(line).map_err(|_| {
         CliError::Usage(format!(
-            "line {} of stdin: expected a JSON string or an object with `text` and, if you like, `id`",
+            "line {} of {name}: expected a JSON string or an object with `text` and, if you like, `id`",
             position + 1
         ))
     })?;
@@ -151,19 +177,30 @@ fn parse_item(line: &str, position: usize) -> Result<BatchItem, CliError> {
 
 /// An argument, or all of stdin for `-`.
 pub fn argument_or_stdin(argument: &str) -> Result<String, CliError> {
-    if argument != "-" {
-        return Ok(argument.to_owned());
+    if argument == "-" {
+        whole(io::stdin().lock(), STDIN, MAX_LINE)
+    } else {
+        Ok(argument.to_owned())
     }
+}
+
+/// All of a file, of at most `limit` bytes.
+pub fn whole_file(path: &Path, limit: u64) -> Result<String, CliError> {
+    let name = path.display().to_string();
+    let file = File::open(path).map_err(|error| CliError::io(format!("opening {name}"), error))?;
+    whole(file, &name, limit)
+}
+
+fn whole(stream: impl Read, name: &str, limit: u64) -> Result<String, CliError> {
     let mut bytes = Vec::new();
-    io::stdin()
-        .lock()
-        .take(MAX_LINE + 1)
+    stream
+        .take(limit.saturating_add(1))
         .read_to_end(&mut bytes)
-        .map_err(|error| CliError::io("reading stdin", error))?;
-    if u64::try_from(bytes.len()).is_ok_and(|length| length > MAX_LINE) {
-        return Err(CliError::Usage(format!("stdin is longer than {MAX_LINE} bytes")));
+        .map_err(|error| CliError::io(format!("reading {name}"), error))?;
+    if u64::try_from(bytes.len()).is_ok_and(|length| length > limit) {
+        return Err(CliError::Usage(format!("{name} is longer than {limit} bytes")));
     }
-    String::from_utf8(bytes).map_err(|error| CliError::Usage(format!("stdin is not UTF-8: {}", error.utf8_error())))
+    String::from_utf8(bytes).map_err(|error| CliError::Usage(format!("{name} is not UTF-8: {}", error.utf8_error())))
 }
 
 #[cfg(test)]
@@ -213,5 +250,43 @@ mod tests {
         assert!(error.contains("line 2"), "{error}");
         let error = read(&["-"], false, Some(b"ok\n\xff\n")).unwrap_err();
         assert!(error.contains("line 2") && error.contains("UTF-8"), "{error}");
+    }
+
+    #[test]
+    fn a_whole_stream_is_bounded_and_unicode() {
+        assert_eq!(whole(&b"ab\n"[..], "f", 3).unwrap(), "ab\n");
+        for (bytes, words) in [
+            (&b"abcd"[..], "f is longer than 3 bytes"),
+            (&b"a\xff"[..], "f is not UTF-8"),
+        ] {
+            let error = whole(bytes, "f", 3).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_read_by_lines_and_its_name_says_whether_they_are_json() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = |name: &str, content: &str, jsonl: bool| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, content).unwrap();
+            let mut texts = Texts::from_file(&path, jsonl).map_err(|error| error.to_string())?;
+            let mut all = Vec::new();
+            while let Some(item) = texts.next_item().map_err(|error| error.to_string())? {
+                all.push((item.id, item.text.into_string().unwrap()));
+            }
+            Ok::<_, String>(all)
+        };
+        let json = "{\"id\":\"x\",\"text\":\"a\"}\n";
+        assert_eq!(
+            all("plain.txt", "a\nb\n", false).unwrap(),
+            pairs(&[("0", "a"), ("1", "b")])
+        );
+        assert_eq!(all("lines.jsonl", json, false).unwrap(), pairs(&[("x", "a")]));
+        assert_eq!(all("lines.txt", json, true).unwrap(), pairs(&[("x", "a")]));
+        let error = all("bad.jsonl", "\"a\"\n{\n", false).unwrap_err();
+        assert!(error.contains("line 2") && error.contains("bad.jsonl"), "{error}");
+        let error = Texts::from_file(&folder.path().join("absent"), false).map(|_| ()).unwrap_err();
+        assert!(error.to_string().contains("absent"), "{error}");
     }
 }

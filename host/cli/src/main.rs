@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod batch;
 mod command;
 mod error;
 mod input;

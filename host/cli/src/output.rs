@@ -16,6 +16,7 @@ use crate::style::{Style, Tone, clean};
 #[derive(Debug)]
 pub struct Output {
     json: bool,
+    terminal: bool,
     out: Style,
     err: Style,
 }
@@ -25,9 +26,11 @@ impl Output {
     pub fn new(global: &Global) -> Self {
         let no_color = std::env::var("NO_COLOR").ok();
         let decide = |terminal| Style::decide(global.color, no_color.as_deref(), terminal);
+        let terminal = io::stdout().is_terminal();
         Self {
             json: global.json,
-            out: decide(io::stdout().is_terminal()),
+            terminal,
+            out: decide(terminal),
             err: decide(io::stderr().is_terminal()),
         }
     }
@@ -35,6 +38,11 @@ impl Output {
     /// Whether JSON was asked for.
     pub const fn is_json(&self) -> bool {
         self.json
+    }
+
+    /// Whether stdout is a terminal.
+    pub const fn is_terminal(&self) -> bool {
+        self.terminal
     }
 
     /// The style of stdout.

@@ -1,4 +1,4 @@
-//! The progress of a job: a bar on a terminal, plain lines elsewhere.
+//! The progress of a job: a bar on a terminal, plain lines elsewhere; and a sign of life for a call that takes a while.
 //!
 //! It owns the bar of one wait. The lines are made by pure functions; how often a job is polled is the client's affair.
 
@@ -14,6 +14,8 @@ use crate::style::{bytes, clean};
 
 /// Plain lines are written at every step of so many percent.
 const STEP: u64 = 10;
+/// Between two pictures of a bar or spinner.
+const TICK: Duration = Duration::from_millis(120);
 
 /// Shows views of one job.
 enum Meter {
@@ -25,7 +27,7 @@ impl Meter {
     fn new() -> Self {
         if io::stderr().is_terminal() {
             let bar = ProgressBar::new(0);
-            bar.enable_steady_tick(Duration::from_millis(120));
+            bar.enable_steady_tick(TICK);
             Self::Bar(bar)
         } else {
             Self::Lines { last: None }
@@ -126,6 +128,22 @@ pub async fn follow(client: &Client, job_id: &str) -> Result<JobView, CliError> 
             "the job ended as {state:?} without an error"
         ))),
     }
+}
+
+/// Waits for a call; on a terminal a spinner says what for.
+pub async fn spin<T>(what: &str, call: impl Future<Output = T>) -> T {
+    if !io::stderr().is_terminal() {
+        return call.await;
+    }
+    let spinner = ProgressBar::new_spinner();
+    spinner.set_style(
+        ProgressStyle::with_template("{spinner} {msg} {elapsed}").unwrap_or_else(|_| ProgressStyle::default_spinner()),
+    );
+    spinner.set_message(clean(what));
+    spinner.enable_steady_tick(TICK);
+    let result = call.await;
+    spinner.finish_and_clear();
+    result
 }
 
 #[cfg(test)]

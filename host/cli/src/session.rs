@@ -5,12 +5,17 @@
 
 use std::time::Duration;
 
-use synapse_client::wire::{ModelState, ModelsListResult, ServerInfoResult};
-use synapse_client::{Client, Options, RetryPolicy};
+use synapse_client::wire::{ModelKind, ModelState, ModelsListResult, ServerInfoResult};
+use synapse_client::{Client, ClientError, ErrorCode, Options, RetryPolicy};
+use tokio::time::Instant;
 
 use crate::args::Global;
 use crate::error::CliError;
 use crate::output::Output;
+use crate::progress;
+
+/// How long a command waits for a model to be loaded, over all attempts.
+const LOADING: Duration = Duration::from_secs(300);
 
 /// This program's version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -74,34 +79,75 @@ pub fn version_skew(ours: &str, our_api: &str, daemon: &ServerInfoResult) -> Opt
     })
 }
 
-/// The model to use where the command line names none: the catalog's default, or the only one that is installed.
-pub fn default_model(list: &ModelsListResult) -> Result<String, CliError> {
-    if let Some(model) = list.models.iter().find(|model| model.default) {
+/// The model to use where the command line names none: the catalog's default, the only one that is installed, or the
+/// only one that there is, of those that do this kind of work.
+pub fn default_model(list: &ModelsListResult, kind: ModelKind) -> Result<String, CliError> {
+    let models: Vec<_> = list.models.iter().filter(|model| model.kind == kind).collect();
+    if let Some(model) = models.iter().find(|model| model.default) {
         return Ok(model.id.clone());
     }
-    let mut installed = list
-        .models
+    let installed: Vec<_> = models
         .iter()
-        .filter(|model| model.state != ModelState::NotInstalled);
-    match (installed.next(), installed.next()) {
-        (Some(model), None) => Ok(model.id.clone()),
-        _ => Err(CliError::Usage(
-            "which model? give --model (see `synapse models list`)".to_owned(),
+        .copied()
+        .filter(|model| model.state != ModelState::NotInstalled)
+        .collect();
+    match (installed.as_slice(), models.as_slice()) {
+        ([only], _) | ([], [only]) => Ok(only.id.clone()),
+        (_, []) => Err(CliError::Found(
+            "the catalog has no model for this (see `synapse models list`)".to_owned(),
         )),
+        _ => {
+            let choices: Vec<&str> = models.iter().map(|model| model.id.as_str()).collect();
+            Err(CliError::Usage(format!(
+                "which model? give --model: {}",
+                choices.join(", ")
+            )))
+        }
     }
 }
 
-/// The model of the command line, or the default one.
-pub async fn model_or_default(client: &Client, given: Option<String>) -> Result<String, CliError> {
+/// The model of the command line, or the default one for this kind of work.
+pub async fn model_or_default(client: &Client, given: Option<String>, kind: ModelKind) -> Result<String, CliError> {
     match given {
         Some(model) => Ok(model),
-        None => default_model(&client.models_list().await?.result),
+        None => default_model(&client.models_list().await?.result, kind),
+    }
+}
+
+/// Calls an operation; where its model has first to be loaded, and the caller waits, shows the load and calls again.
+///
+/// # Errors
+/// The operation's error, or the load's.
+pub async fn when_loaded<T>(
+    client: &Client,
+    wait: bool,
+    what: &str,
+    call: impl AsyncFn() -> Result<T, ClientError>,
+) -> Result<T, CliError> {
+    let begun = Instant::now();
+    loop {
+        let error = match progress::spin(what, call()).await {
+            Ok(result) => return Ok(result),
+            Err(error) => error,
+        };
+        let ClientError::Daemon(object) = &error else {
+            return Err(error.into());
+        };
+        let data = &object.data;
+        if !wait || data.code != ErrorCode::ModelLoading || begun.elapsed() > LOADING {
+            return Err(error.into());
+        }
+        match data.detail.as_ref().and_then(|detail| detail.job_id.as_deref()) {
+            Some(job) => drop(progress::follow(client, job).await?),
+            // Not the load yet: the bundles are still being described.
+            None => tokio::time::sleep(Duration::from_millis(data.retry_after_ms.unwrap_or(500))).await,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use synapse_client::wire::{Limits, ModelEntry, ModelKind};
+    use synapse_client::wire::{Limits, ModelEntry};
 
     use super::*;
 
@@ -130,11 +176,12 @@ mod tests {
     }
 
     #[test]
-    fn the_default_model_is_the_marked_or_the_only_installed_one() {
-        let model = |id: &str, state, default| ModelEntry {
+    fn the_default_model_is_the_marked_or_the_only_one_of_its_kind() {
+        use ModelKind::{Embed, Generate, Rerank};
+        let model = |id: &str, kind, state, default| ModelEntry {
             id: id.to_owned(),
             family: "bert".to_owned(),
-            kind: ModelKind::Embed,
+            kind,
             licence: "Apache-2.0".to_owned(),
             dims: 4,
             max_tokens: 8,
@@ -146,20 +193,31 @@ mod tests {
             fingerprint: None,
             default,
         };
-        let pick = |models| {
-            let free_bytes = None;
-            default_model(&ModelsListResult { models, free_bytes }).ok()
+        let pick = |models: &[ModelEntry], kind| {
+            let (models, free_bytes) = (models.to_vec(), None);
+            default_model(&ModelsListResult { models, free_bytes }, kind).map_err(|error| error.to_string())
         };
         let (absent, here) = (ModelState::NotInstalled, ModelState::Installed);
+        let marked = [model("a", Embed, here, false), model("b", Embed, absent, true)];
+        assert_eq!(pick(&marked, Embed).as_deref(), Ok("b"));
+        let one_here = [
+            model("a", Embed, here, false),
+            model("b", Embed, absent, false),
+            model("c", Generate, here, false),
+            model("d", Generate, absent, true),
+            model("e", Rerank, absent, false),
+        ];
+        assert_eq!(pick(&one_here, Embed).as_deref(), Ok("a"));
+        assert_eq!(pick(&one_here, Generate).as_deref(), Ok("d"));
         assert_eq!(
-            pick(vec![model("a", here, false), model("b", absent, true)]).as_deref(),
-            Some("b")
+            pick(&one_here, Rerank).as_deref(),
+            Ok("e"),
+            "the only one, though it is not installed"
         );
-        assert_eq!(
-            pick(vec![model("a", here, false), model("b", absent, false)]).as_deref(),
-            Some("a")
-        );
-        assert_eq!(pick(vec![model("a", here, false), model("b", here, false)]), None);
-        assert_eq!(pick(Vec::new()), None);
+        let two = [model("a", Rerank, here, false), model("b", Rerank, here, false)];
+        let which = pick(&two, Rerank).unwrap_err();
+        assert!(which.contains("--model: a, b"), "{which}");
+        assert!(pick(&two, Embed).unwrap_err().contains("no model"));
+        assert!(pick(&[], Embed).unwrap_err().contains("no model"));
     }
 }

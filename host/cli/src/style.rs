@@ -76,6 +76,20 @@ pub fn clean(text: &str) -> String {
     clean
 }
 
+/// As [`clean`], but line breaks and tabs stay: for texts of several lines.
+pub fn clean_lines(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for piece in text.split_inclusive(['\n', '\t']) {
+        let (words, end) = match piece.strip_suffix(['\n', '\t']) {
+            Some(words) => (words, &piece[words.len()..]),
+            None => (piece, ""),
+        };
+        shown.push_str(&clean(words));
+        shown.push_str(end);
+    }
+    shown
+}
+
 /// Bytes in the unit that reads best, for example `87.3 MiB`.
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
 pub fn bytes(count: u64) -> String {

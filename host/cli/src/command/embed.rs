@@ -1,13 +1,13 @@
 //! `synapse embed`: texts in, vectors out, for pipes of any length.
 //!
-//! It owns the batch being filled. Texts are sent in batches that stay under the daemon's inline caps; a batch that has
-//! too many tokens all the same is halved and sent again. Order and ids are kept.
+//! No state. Texts are sent in batches that stay under the daemon's inline caps. Order and ids are kept.
 
 use serde::Serialize;
-use synapse_client::wire::{Failure, ItemOutcome, Limits};
-use synapse_client::{BatchItem, BatchOutcome, Client, ClientError, EmbedBatchParams, Embedded, ErrorCode};
+use synapse_client::wire::{Failure, ItemOutcome, ModelKind};
+use synapse_client::{BatchItem, BatchOutcome, Client, EmbedBatchParams, Embedded};
 
 use crate::args::{Embed, Global};
+use crate::batch::{Batch, halved};
 use crate::error::CliError;
 use crate::input::Texts;
 use crate::output::Output;
@@ -44,17 +44,20 @@ pub async fn run(global: &Global, embed: Embed, output: &mut Output) -> Result<(
         dimensions: embed.dimensions,
         normalize: embed.no_normalize.then_some(false),
         truncate: embed.no_truncate.then_some(false),
-        ..EmbedBatchParams::new(session::model_or_default(&client, embed.model).await?, Vec::new())
+        ..EmbedBatchParams::new(
+            session::model_or_default(&client, embed.model, ModelKind::Embed).await?,
+            Vec::new(),
+        )
     };
     let mut failed = 0;
     let mut first = true;
-    let mut batch = Batch::new(&limits);
+    let mut batch = Batch::new(limits.inline_items, limits.inline_text_bytes);
     loop {
         let next = texts.next_item()?;
         let ended = next.is_none();
         let full = match next {
             Some(item) => batch.push(item),
-            None => Some(std::mem::take(&mut batch.items)),
+            None => Some(batch.rest()),
         };
         for items in full.filter(|items| !items.is_empty()).into_iter() {
             for embedded in send(&client, &template, items).await? {
@@ -73,74 +76,19 @@ pub async fn run(global: &Global, embed: Embed, output: &mut Output) -> Result<(
     }
 }
 
-/// A batch being filled.
-struct Batch {
-    items: Vec<BatchItem>,
-    bytes: u64,
-    max_items: usize,
-    max_bytes: u64,
-}
-
-impl Batch {
-    fn new(limits: &Limits) -> Self {
-        // A daemon that names no cap has none that this program knows of: the documented ones are safe.
-        let or = |value: u64, default: u64| if value == 0 { default } else { value };
-        let max_items = usize::try_from(or(limits.inline_items.into(), 64)).unwrap_or(64);
-        Self {
-            items: Vec::new(),
-            bytes: 0,
-            max_items,
-            max_bytes: or(limits.inline_text_bytes, 8 << 20),
-        }
-    }
-
-    /// Takes one more text, and hands out the batch that was full before it. A repeated id begins a new batch, because
-    /// ids are unique within a request.
-    fn push(&mut self, item: BatchItem) -> Option<Vec<BatchItem>> {
-        let bytes = u64::try_from(item.text.byte_len()).unwrap_or(u64::MAX);
-        let full = self.items.len() >= self.max_items
-            || self.bytes.saturating_add(bytes) > self.max_bytes
-            || self.items.iter().any(|other| other.id == item.id);
-        let handed = (full && !self.items.is_empty()).then(|| {
-            self.bytes = 0;
-            std::mem::take(&mut self.items)
-        });
-        self.bytes = self.bytes.saturating_add(bytes);
-        self.items.push(item);
-        handed
-    }
-}
-
-/// Sends a batch; one that exceeds a cap is halved until it fits.
+/// Sends a batch, in parts where it is over a cap.
 async fn send(client: &Client, template: &EmbedBatchParams, items: Vec<BatchItem>) -> Result<Vec<Embedded>, CliError> {
-    let mut waiting = vec![items];
-    let mut answers = Vec::new();
-    while let Some(mut items) = waiting.pop() {
+    halved(items, async |items| {
         let params = EmbedBatchParams {
-            items: items.clone(),
+            items,
             ..template.clone()
         };
-        match client.embed_batch(params).await {
-            Ok(BatchOutcome::Vectors(embedded)) => answers.push(*embedded),
-            Ok(BatchOutcome::Job(job)) => {
-                return Err(CliError::Internal(format!(
-                    "a batch without key became the job {}",
-                    job.job_id
-                )));
-            }
-            Err(error) if items.len() > 1 && is_over_a_cap(&error) => {
-                let later = items.split_off(items.len() / 2);
-                waiting.push(later);
-                waiting.push(items);
-            }
-            Err(error) => return Err(error.into()),
+        match client.embed_batch(params).await? {
+            BatchOutcome::Vectors(embedded) => Ok(*embedded),
+            BatchOutcome::Job(job) => Err(CliError::without_key(&job)),
         }
-    }
-    Ok(answers)
-}
-
-fn is_over_a_cap(error: &ClientError) -> bool {
-    error.code() == Some(&ErrorCode::LimitExceeded)
+    })
+    .await
 }
 
 fn print(output: &mut Output, embedded: &Embedded, first: &mut bool) -> Result<(), CliError> {
@@ -214,8 +162,8 @@ fn numbers(vector: &[f32]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use synapse_client::Role;
     use synapse_client::wire::{Class, EmbedReply, Placement, Provenance, ServedBy, Stamp};
+    use synapse_client::{ErrorCode, Role};
 
     use super::*;
 
@@ -307,34 +255,5 @@ c   0           invalid_text: half a pair
         );
         assert_eq!(json(2)["vector"], serde_json::Value::Null);
         assert_eq!(json(2)["error"]["code"], "invalid_text");
-    }
-
-    #[test]
-    fn batches_stay_under_the_caps_and_keep_ids_apart() {
-        let limits = Limits {
-            inline_items: 3,
-            inline_text_bytes: 10,
-            ..Limits::default()
-        };
-        let mut batch = Batch::new(&limits);
-        let mut sizes = Vec::new();
-        for (id, length) in [
-            ("a", 1),
-            ("b", 1),
-            ("c", 1),
-            ("d", 9),
-            ("e", 1),
-            ("f", 1),
-            ("f", 1),
-            ("g", 99),
-            ("h", 1),
-        ] {
-            let handed = batch.push(BatchItem::new(id, "x".repeat(length)));
-            sizes.extend(handed.map(|items| items.len()));
-        }
-        sizes.push(batch.items.len());
-        // a b c | d e | f | f | g | h: by items, bytes, bytes, id, bytes, bytes.
-        assert_eq!(sizes, [3, 2, 1, 1, 1, 1]);
-        assert_eq!(Batch::new(&Limits::default()).max_items, 64);
     }
 }

@@ -9,8 +9,10 @@ mod completions;
 mod config;
 mod doctor;
 mod embed;
+mod generate;
 mod models;
 mod plugin;
+mod rerank;
 mod serve;
 mod status;
 mod tokenize;
@@ -27,6 +29,8 @@ pub fn run(arguments: Arguments, output: &mut Output) -> Result<(), CliError> {
     match arguments.command {
         Command::Serve(serve) => serve::run(&global, serve),
         Command::Embed(embed) => client_side(embed::run(&global, embed, output)),
+        Command::Rerank(rerank) => client_side(rerank::run(&global, rerank, output)),
+        Command::Generate(generate) => client_side(generate::run(&global, generate, output)),
         Command::Tokenize(tokenize) => client_side(tokenize::run(&global, tokenize, output)),
         Command::Models(models) => client_side(models::run(&global, models, output)),
         Command::Plugin(plugin) => client_side(plugin::run(&global, plugin, output)),

@@ -3,7 +3,7 @@
 //! No state. The pieces are cut from the text by the byte offsets of the answer.
 
 use synapse_client::TokenizeParams;
-use synapse_client::wire::TokenizeResult;
+use synapse_client::wire::{ModelKind, TokenizeResult};
 
 use crate::args::{Global, Tokenize};
 use crate::error::CliError;
@@ -18,7 +18,7 @@ pub async fn run(global: &Global, tokenize: Tokenize, output: &mut Output) -> Re
     let text = argument_or_stdin(&tokenize.text)?;
     let client = session::open(global, output, Patience::Short).await?;
     let params = TokenizeParams {
-        model: session::model_or_default(&client, tokenize.model).await?,
+        model: session::model_or_default(&client, tokenize.model, ModelKind::Embed).await?,
         text: text.as_str().into(),
         role: Some(tokenize.role),
         truncate: tokenize.no_truncate.then_some(false),
