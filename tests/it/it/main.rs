@@ -7,9 +7,13 @@
 
 mod bad_input;
 mod envelope;
+mod forms;
+mod oneshot;
 mod parity;
 mod pull_kill;
 mod pull_source;
+mod rerank;
 mod restart;
 mod support;
 mod worker;
+mod zoo;

