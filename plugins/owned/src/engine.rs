@@ -4,20 +4,24 @@
 //! called from any thread; no lock is held while a call computes or is held in a checkpoint, so calls on one model run
 //! side by side. Knows nothing of the plugin ABI; `plugin` wraps it.
 
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use crate::artifact::ArtifactFiles;
-use crate::artifact::config::BertConfig;
+use crate::artifact::config::Config;
 use crate::artifact::modules::{self, Pooling};
 use crate::error::{OwnedError, Result};
 use crate::kernel::isa::Kernels;
-use crate::model::bert::{Bert, Tokens};
+use crate::model::architecture;
+use crate::model::encoder::{Encoder, Tokens};
+use crate::model::load::{self, Output};
 use crate::model::plan::{Item, Plan};
 pub use crate::model::worker::CallControl;
 use crate::model::worker::{Crew, Worker};
 use crate::model::workspace::{Matrix, Workspace};
 use crate::thread::barrier::Barrier;
+use crate::thread::contention::Contention;
 use crate::thread::gate::Gate;
 use crate::thread::pool::Pool;
 
@@ -27,14 +31,21 @@ pub const MAX_CONCURRENCY: u32 = 4;
 pub const MAX_THREADS: usize = 64;
 /// Spare workspaces kept per model.
 const SPARE_WORKSPACES: usize = 8;
-/// Calls that run on one thread after a call met a busy machine.
-const QUIET_CALLS: u32 = 32;
+
+/// What a model is loaded for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// One vector an item, pooled so.
+    Embed(Pooling),
+    /// One score an item, by the model's own head.
+    Score,
+}
 
 /// How a model is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadSettings {
-    /// How token vectors become one.
-    pub pooling: Pooling,
+    /// What for.
+    pub task: Task,
     /// The longest item in tokens.
     pub max_tokens: usize,
     /// The most items of a call.
@@ -56,7 +67,7 @@ pub struct Batch<'b> {
 
 /// A loaded model.
 pub struct Model {
-    bert: Bert,
+    encoder: Encoder,
     settings: LoadSettings,
     unused_tensors: Vec<String>,
     spare: Mutex<Vec<Workspace>>,
@@ -69,7 +80,7 @@ pub struct Engine {
     kernels: &'static Kernels,
     pool: Pool,
     scratch: Arc<AtomicUsize>,
-    quiet: AtomicU32,
+    contention: Contention,
     cpus: usize,
 }
 
@@ -81,7 +92,7 @@ impl Engine {
             kernels,
             pool: Pool::new(MAX_CONCURRENCY as usize * (MAX_THREADS - 1)),
             scratch: Arc::default(),
-            quiet: AtomicU32::new(0),
+            contention: Contention::default(),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
         }
     }
@@ -96,8 +107,22 @@ impl Engine {
         settings: LoadSettings,
         progress: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Result<Model> {
-        let config = BertConfig::read(&files.config)?;
-        modules::check(files, settings.pooling, config.hidden)?;
+        let config = Config::read(&files.config)?;
+        let blueprint = architecture::blueprint(&config)?;
+        let output = match settings.task {
+            Task::Score => architecture::scorer(&config, &blueprint)?,
+            Task::Embed(pooling) => {
+                modules::check(files, pooling, blueprint.hidden)?;
+                let mut width = blueprint.hidden;
+                let mut steps = Vec::with_capacity(files.dense.len());
+                for dense in &files.dense {
+                    let step = modules::dense(dense, width)?;
+                    width = step.outputs;
+                    steps.push((Some(dense.weights.clone()), step));
+                }
+                Output { pooling, steps }
+            }
+        };
         let setting = |key: &str, value: usize, limit: usize| {
             if (1..=limit).contains(&value) {
                 return Ok(());
@@ -107,15 +132,14 @@ impl Engine {
                 problem: format!("{value} is out of range; this model takes 1 to {limit}"),
             })
         };
-        setting("max_tokens", settings.max_tokens, config.positions)?;
+        setting("max_tokens", settings.max_tokens, blueprint.longest)?;
         setting("max_batch", settings.max_batch, u32::MAX as usize)?;
         setting("max_batch_tokens", settings.max_batch_tokens, u32::MAX as usize)?;
-        let mut unused_tensors = Vec::new();
-        let bert = Bert::load(config, &files.weights, progress, &mut unused_tensors)?;
+        let loaded = load::load(&blueprint, &output, &files.weights, settings.max_tokens, progress)?;
         Ok(Model {
-            bert,
+            encoder: loaded.encoder,
             settings,
-            unused_tensors,
+            unused_tensors: loaded.unused,
             spare: Mutex::default(),
             scratch: Arc::clone(&self.scratch),
         })
@@ -132,7 +156,8 @@ impl Engine {
         self.pool.close();
     }
 
-    /// Embeds a batch into `out`: one row of the model's dims per item, before any L2 normalisation.
+    /// Computes a batch into `out`: one row of the model's dims per item, a vector before any L2 normalisation or one
+    /// raw score, as the model was loaded.
     ///
     /// # Errors
     /// [`OwnedError::InvalidArgument`], [`OwnedError::InputTooLong`], [`OwnedError::OutOfMemory`],
@@ -145,13 +170,13 @@ impl Engine {
         control: &dyn CallControl,
         out: &mut [f32],
     ) -> Result<()> {
-        let bert = &model.bert;
+        let encoder = &model.encoder;
         let items = check_batch(&batch, &model.settings)?;
         let tokens = Tokens {
             ids: batch.ids,
             type_ids: batch.type_ids,
         };
-        bert.check_ids(tokens)?;
+        encoder.check_ids(tokens)?;
         let dims = model.dims();
         if out.len() != items.len() * dims {
             return Err(OwnedError::InvalidArgument(format!(
@@ -166,7 +191,7 @@ impl Engine {
         let count = items.len();
         let team = self.pool.team(threads.clamp(1, MAX_THREADS) - 1);
         let mut plan = Plan::new(items, team.ranks());
-        if matches!(plan, Plan::Together(_)) && (team.ranks() > self.cpus || self.is_quiet()) {
+        if matches!(plan, Plan::Together(_)) && (team.ranks() > self.cpus || !self.contention.allows_sharing()) {
             plan = plan.for_one_rank();
         }
         let ranks = match &plan {
@@ -176,7 +201,7 @@ impl Engine {
         let mut workspaces = model.workspaces(&plan, ranks)?;
         let mut views: Vec<_> = workspaces
             .iter_mut()
-            .map(|workspace| workspace.views(bert.shape()))
+            .map(|workspace| workspace.views(encoder.shape()))
             .collect();
         let together = matches!(plan, Plan::Together(_));
         if together {
@@ -190,7 +215,7 @@ impl Engine {
             barrier: Barrier::new(ranks),
             gate: Gate::default(),
             control,
-            total: bert.operations(&plan).max(1),
+            total: encoder.operations(&plan).max(1),
         };
         let rows = Matrix {
             first: out.as_mut_ptr(),
@@ -198,6 +223,7 @@ impl Engine {
             rows: count,
         };
         let next = AtomicUsize::new(0);
+        let began = Instant::now();
         let work = |rank: usize| {
             let stop = StopOnPanic(&crew);
             let mut worker = Worker::new(&crew, rank, if together { ranks } else { 1 }, views[rank]);
@@ -213,7 +239,7 @@ impl Engine {
                 let Some(group) = groups.get(index) else { break };
                 // SAFETY: the ids were checked, the workspaces were made for the plan, ranks that share matrices
                 // take the same groups in the same order, and each item's row of `out` belongs to one group.
-                let outcome = unsafe { bert.forward(&mut worker, tokens, group, model.settings.pooling, rows) };
+                let outcome = unsafe { encoder.forward(&mut worker, tokens, group, rows) };
                 if outcome.is_err() {
                     crew.stop();
                     break;
@@ -225,25 +251,17 @@ impl Engine {
             // A stopped call is seen below, on every path.
             let _ = crew.checkpoint();
         });
-        self.note_contention(&crew.barrier, ranks);
+        if together && ranks > 1 && outcome.is_ok() {
+            // Ranks that waited because the host held the call waited for nobody on this machine.
+            let held = crew.gate.held();
+            let others = u32::try_from(ranks - 1).unwrap_or(u32::MAX);
+            let parked = crew.barrier.parked().saturating_sub(held.saturating_mul(others));
+            self.contention.note(parked, began.elapsed().saturating_sub(held));
+        }
         let stopped = crew.gate.pass().is_err();
         model.keep(workspaces);
         outcome?;
         if stopped { Err(OwnedError::Cancelled) } else { Ok(()) }
-    }
-
-    /// Whether this call should stay on one thread because a recent one met a busy machine.
-    fn is_quiet(&self) -> bool {
-        self.quiet
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |calls| calls.checked_sub(1))
-            .is_ok()
-    }
-
-    /// Two ranks that keep waiting for each other lose more than they gain: the next calls stay on one thread.
-    fn note_contention(&self, barrier: &Barrier, ranks: usize) {
-        if ranks > 1 && barrier.parked_waits() > 4 {
-            self.quiet.store(QUIET_CALLS, Ordering::Relaxed);
-        }
     }
 }
 
@@ -257,10 +275,10 @@ impl Drop for StopOnPanic<'_> {
 }
 
 impl Model {
-    /// Values of a vector.
+    /// Values that an item gives: a vector's, or 1 for a score.
     #[must_use]
     pub const fn dims(&self) -> usize {
-        self.bert.config().hidden
+        self.encoder.dims()
     }
 
     /// Tensors of the file that the architecture does not know.
@@ -272,7 +290,7 @@ impl Model {
     /// Bytes of weights.
     #[must_use]
     pub fn weight_bytes(&self) -> usize {
-        self.bert.bytes()
+        self.encoder.bytes()
     }
 
     fn workspaces(&self, plan: &Plan, ranks: usize) -> Result<Vec<Workspace>> {
@@ -283,14 +301,13 @@ impl Model {
         };
         self.scratch.fetch_sub(bytes_of(&workspaces), Ordering::Relaxed);
         workspaces.resize_with(ranks, Workspace::default);
-        let shape = self.bert.shape();
-        let rows = plan.groups().iter().map(|group| group.rows).max().unwrap_or(0);
-        let longest = plan.groups().iter().map(|group| group.longest).max().unwrap_or(0);
+        let shape = self.encoder.shape();
+        let need = Encoder::need(plan);
         let shares = |rank: usize| rank > 0 && matches!(plan, Plan::Together(_));
         for (rank, workspace) in workspaces.iter_mut().enumerate() {
-            workspace.fit_private(shape, rows, longest)?;
+            workspace.fit_private(shape, need)?;
             if !shares(rank) {
-                workspace.fit_shared(shape, rows, Bert::block_rows(plan))?;
+                workspace.fit_shared(shape, need)?;
             }
         }
         Ok(workspaces)

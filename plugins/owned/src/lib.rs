@@ -1,8 +1,9 @@
-//! `owned`: a pure-Rust CPU runtime for BERT-family encoders, as an engine plugin.
+//! `owned`: a pure-Rust CPU runtime for text encoders, as an engine plugin.
 //!
 //! The library owns loaded models, helper threads and workspaces; the daemon loads it in-process (risk class
 //! abort-safe) and calls it from its compute threads; benchmarks use the same code through the rlib. It deliberately
-//! does not know tokenizers, catalogs or sockets: ids come in, pooled vectors before L2 normalisation go out.
+//! does not know tokenizers, catalogs or sockets: ids come in, pooled vectors before L2 normalisation or raw scores go
+//! out.
 //!
 //! - [`artifact`]: files, checked in every respect before use;
 //! - [`kernel`]: arithmetic, written once over sixteen lanes, instantiated per instruction set;

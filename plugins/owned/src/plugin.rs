@@ -9,7 +9,7 @@ use synapse_plugin_sdk::prelude::*;
 use crate::NUMERIC_VERSION;
 use crate::artifact::ArtifactFiles;
 use crate::artifact::modules::Pooling;
-use crate::engine::{Batch, CallControl, Engine, LoadSettings, MAX_CONCURRENCY, Model};
+use crate::engine::{Batch, CallControl, Engine, LoadSettings, MAX_CONCURRENCY, Model, Task};
 use crate::error::OwnedError;
 use crate::kernel::isa::{Isa, Kernels};
 
@@ -26,9 +26,16 @@ pub fn plugin() -> Plugin {
                 .thread_invariant()
                 .f32_exact(),
         )
+        .supports(
+            Support::rerank("safetensors", "f32")
+                .preempt(Preempt::CHECKPOINT)
+                .thread_invariant()
+                .f32_exact(),
+        )
         .config_keys(&["isa"])
         .fact("isa", Kernels::preferred().isa().name())
-        .embedder(|setup| OwnedEmbedder::new(setup.config.get("isa"), std::env::var("SYNAPSE_OWNED_ISA").ok()))
+        .embedder(|setup| OwnedEngine::new(setup.config.get("isa"), std::env::var("SYNAPSE_OWNED_ISA").ok()))
+        .reranker(|setup| OwnedEngine::new(setup.config.get("isa"), std::env::var("SYNAPSE_OWNED_ISA").ok()))
         .on_shutdown(|| {
             let engines = std::mem::take(&mut *ENGINES.lock().unwrap_or_else(PoisonError::into_inner));
             for engine in engines.iter().filter_map(Weak::upgrade) {
@@ -39,12 +46,12 @@ pub fn plugin() -> Plugin {
 
 synapse_plugin_sdk::export_plugin!(id: "owned", plugin: plugin);
 
-/// The embed engine of the plugin.
-pub struct OwnedEmbedder {
+/// The engine of the plugin, for either kind of work.
+pub struct OwnedEngine {
     engine: Arc<Engine>,
 }
 
-impl OwnedEmbedder {
+impl OwnedEngine {
     /// An engine on the instruction set that the environment names, or the setting, or the CPU's best.
     ///
     /// # Errors
@@ -75,17 +82,21 @@ impl CallControl for HostCall<'_> {
     }
 }
 
-impl Embedder for OwnedEmbedder {
-    type Model = Model;
-
-    fn load(&self, call: &Call<'_>, artifact: Artifact<'_>, config: RuntimeConfig<'_>) -> Result<Loaded<Model>, Error> {
+impl OwnedEngine {
+    fn load_for(
+        &self,
+        task: Task,
+        call: &Call<'_>,
+        artifact: Artifact<'_>,
+        config: RuntimeConfig<'_>,
+    ) -> Result<Loaded<Model>, Error> {
         let files = artifact
             .files()
             .iter()
             .map(|file| (file.role.as_str(), file.path().to_owned()));
         let files = ArtifactFiles::by_role(files)?;
         let settings = LoadSettings {
-            pooling: Pooling::from_setting(config.pooling)?,
+            task,
             max_tokens: size(config.max_tokens),
             max_batch: size(config.max_batch),
             max_batch_tokens: size(config.max_batch_tokens),
@@ -100,20 +111,52 @@ impl Embedder for OwnedEmbedder {
             );
         }
         let (dims, bytes) = (model.dims(), model.weight_bytes());
-        let dims = u32::try_from(dims).map_err(|_| Error::internal(format!("{dims} dimensions")))?;
+        let dims = match task {
+            Task::Embed(_) => u32::try_from(dims).map_err(|_| Error::internal(format!("{dims} dimensions")))?,
+            Task::Score => 0,
+        };
         Ok(Loaded::new(model, dims)
             .max_tokens(config.max_tokens)
             .max_concurrency(MAX_CONCURRENCY)
             .memory_bytes(bytes as u64))
     }
 
-    fn embed(&self, call: &Call<'_>, model: &Model, batch: TokenBatch<'_>, out: &mut [f32]) -> Result<(), Error> {
+    fn run(&self, call: &Call<'_>, model: &Model, batch: TokenBatch<'_>, out: &mut [f32]) -> Result<(), Error> {
         let batch = Batch {
             ids: batch.ids,
             offsets: batch.offsets,
             type_ids: batch.type_ids,
         };
         Ok(self.engine.embed(model, batch, call.threads(), &HostCall(call), out)?)
+    }
+}
+
+impl Embedder for OwnedEngine {
+    type Model = Model;
+
+    fn load(&self, call: &Call<'_>, artifact: Artifact<'_>, config: RuntimeConfig<'_>) -> Result<Loaded<Model>, Error> {
+        let pooling = Pooling::from_setting(config.pooling)?;
+        self.load_for(Task::Embed(pooling), call, artifact, config)
+    }
+
+    fn embed(&self, call: &Call<'_>, model: &Model, batch: TokenBatch<'_>, out: &mut [f32]) -> Result<(), Error> {
+        self.run(call, model, batch, out)
+    }
+
+    fn scratch_bytes(&self) -> u64 {
+        self.engine.scratch_bytes() as u64
+    }
+}
+
+impl Reranker for OwnedEngine {
+    type Model = Model;
+
+    fn load(&self, call: &Call<'_>, artifact: Artifact<'_>, config: RuntimeConfig<'_>) -> Result<Loaded<Model>, Error> {
+        self.load_for(Task::Score, call, artifact, config)
+    }
+
+    fn score(&self, call: &Call<'_>, model: &Model, batch: PairBatch<'_>, out: &mut [f32]) -> Result<(), Error> {
+        self.run(call, model, batch.tokens, out)
     }
 
     fn scratch_bytes(&self) -> u64 {

@@ -4,13 +4,13 @@ mod zoo;
 
 use std::path::Path;
 
-use synapse_owned::artifact::ArtifactFiles;
 use synapse_owned::artifact::modules::Pooling;
+use synapse_owned::artifact::{ArtifactFiles, DenseFiles};
 use synapse_owned::engine::Engine;
 use synapse_owned::kernel::isa::Kernels;
 
 /// Words that the error must hold, where the manifest's `must` asks for some.
-const WORDS: [(&str, &[&str]); 34] = [
+const WORDS: [(&str, &[&str]); 37] = [
     ("st-truncated-data", &["cut short", "bytes"]),
     ("st-truncated-header", &["cut short"]),
     ("st-empty", &["0 bytes long"]),
@@ -45,16 +45,25 @@ const WORDS: [(&str, &[&str]); 34] = [
     ("mod-path-traversal", &["leaves the model's folder"]),
     ("mod-path-absolute", &["leaves the model's folder"]),
     ("mod-unknown-type", &["my_pkg.Evil"]),
+    ("mod-dense-wrong-shape", &["linear.weight", "[8, 15]", "[8, 16]"]),
+    ("mod-dense-unknown-activation", &["os.system", "Identity"]),
+    ("mod-dense-missing", &["1 Dense modules", "dense.N.weights"]),
 ];
 
 /// The files that a record of such a folder would list, by role.
 fn artifact(folder: &Path) -> ArtifactFiles {
     let present = |name: &str| Some(folder.join(name)).filter(|path| path.exists());
+    let dense = (2..4).filter_map(|number| {
+        Some(DenseFiles {
+            weights: present(&format!("{number}_Dense/model.safetensors"))?,
+            config: present(&format!("{number}_Dense/config.json"))?,
+        })
+    });
     ArtifactFiles {
-        config: folder.join("config.json"),
-        weights: folder.join("model.safetensors"),
         modules: present("modules.json"),
         pooling: present("1_Pooling/config.json"),
+        dense: dense.collect(),
+        ..ArtifactFiles::new(folder.join("config.json"), folder.join("model.safetensors"))
     }
 }
 
@@ -148,5 +157,9 @@ fn roles_are_closed_unique_and_complete() {
     };
     assert!(message(&[("config", path())]).contains("\"weights\" is missing"));
     assert!(message(&[("config", path()), ("config", path())]).contains("twice"));
-    assert!(message(&[("config", path()), ("dense.0.weights", path())]).contains("dense.0.weights"));
+    assert!(message(&[("config", path()), ("dense.0.turbo", path())]).contains("dense.0.turbo"));
+    let dense = |role| message(&[("config", path()), ("weights", path()), (role, path())]);
+    assert!(dense("dense.0.weights").contains("dense.N.config"));
+    assert!(dense("dense.1.config").contains("number 0"));
+    assert!(dense("dense.00.config").contains("unknown"));
 }

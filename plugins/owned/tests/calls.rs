@@ -72,7 +72,7 @@ fn load_settings_are_bounded_by_the_model() {
     assert_eq!(message(128), None);
     assert!(message(129).unwrap().contains("max_tokens: 129"));
     assert!(message(0).unwrap().contains("max_tokens: 0"));
-    assert!(Pooling::from_setting("last").is_err());
+    assert!(Pooling::from_setting("max").is_err());
     let cancelled = engine.load(&files, zoo::settings(Pooling::Mean, 128), &mut |_, _| false);
     assert!(matches!(cancelled, Err(OwnedError::Cancelled)));
 }

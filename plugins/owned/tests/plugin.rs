@@ -4,11 +4,12 @@ mod zoo;
 
 use std::path::PathBuf;
 
-use synapse_owned::plugin::{OwnedEmbedder, plugin};
+use synapse_owned::plugin::{OwnedEngine, plugin};
 use synapse_plugin_sdk::Host;
 use synapse_plugin_sdk::api::abi_stable::std_types::{RResult, RSlice};
 use synapse_plugin_sdk::api::{
-    EmbedEngineObject, EngineError, ErrorCode, KeyValue, LoadedModel, LogLevel, RuntimeConfig, TokenBatch, VectorsOut,
+    EmbedEngineObject, EngineError, ErrorCode, KeyValue, LoadedModel, LogLevel, PairBatch, RuntimeConfig, ScoresOut,
+    TokenBatch, VectorsOut,
 };
 use synapse_plugin_sdk::testing::{FakeCall, FakeHost, artifact, runtime_config};
 
@@ -88,6 +89,42 @@ fn the_whole_life_of_a_model_across_the_abi() {
     assert_eq!(result(gone).unwrap_err().code, ErrorCode::INVALID_ARGUMENT);
 }
 
+/// Pairs across the ABI, against the oracle's scores.
+#[test]
+fn a_cross_encoder_scores_pairs_across_the_abi() {
+    let host: Host = FakeHost::new().host();
+    let engine = plugin()
+        .open_rerank(host, "")
+        .expect("settings are good")
+        .expect("reranking is offered");
+    let path = |name: &str| zoo::fixture("bert-cross-encoder").join(name);
+    let files = artifact(&[
+        ("config", &path("config.json")),
+        ("weights", &path("model.safetensors")),
+    ])
+    .unwrap();
+    let call = FakeCall::new(2);
+    let loaded = result(engine.load(&call.context(), &files, &config(128))).unwrap();
+    assert_eq!(loaded.dims, 0);
+    let oracle = zoo::oracle("bert-cross-encoder");
+    let ids: Vec<i32> = oracle.items.iter().flat_map(|item| item.ids.clone()).collect();
+    let type_ids: Vec<i32> = oracle.items.iter().flat_map(|item| item.type_ids.clone()).collect();
+    let mut offsets = vec![0_u32];
+    for item in &oracle.items {
+        offsets.push(offsets[offsets.len() - 1] + u32::try_from(item.ids.len()).unwrap());
+    }
+    // This engine finds the document by its segments.
+    let doc_starts = vec![0_u32; oracle.items.len()];
+    let batch = PairBatch::new(TokenBatch::new(&ids, &offsets, &type_ids), &doc_starts);
+    let mut out = vec![f32::NAN; oracle.items.len()];
+    result(engine.score_batch(&call.context(), loaded.model, &batch, ScoresOut::new(&mut out))).unwrap();
+    assert_eq!(call.violations(), Vec::<String>::new());
+    for (item, score) in oracle.items.iter().zip(&out) {
+        let difference = zoo::max_abs(&[f64::from(*score)], &item.expected);
+        assert!(difference <= oracle.max_abs, "{difference:e}");
+    }
+}
+
 #[test]
 fn refusals_have_the_codes_of_the_contract() {
     let host = FakeHost::new();
@@ -97,7 +134,7 @@ fn refusals_have_the_codes_of_the_contract() {
     assert_eq!(code("bad/cfg-unknown-arch", config(16)), ErrorCode::UNSUPPORTED);
     assert_eq!(code("bert-embed", config(129)), ErrorCode::CONFIG_INVALID);
     let mut last = config(16);
-    last.pooling = "last".into();
+    last.pooling = "max".into();
     assert_eq!(code("bert-embed", last), ErrorCode::CONFIG_INVALID);
     let mut extra = config(16);
     extra.extra.push(KeyValue::new("turbo", "yes"));
@@ -155,7 +192,7 @@ fn the_instruction_set_is_a_setting() {
         "{unknown}"
     );
     assert!(
-        OwnedEmbedder::new(Some("mmx"), Some("portable".to_owned())).is_ok(),
+        OwnedEngine::new(Some("mmx"), Some("portable".to_owned())).is_ok(),
         "the environment wins"
     );
 }

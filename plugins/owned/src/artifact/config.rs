@@ -1,151 +1,127 @@
-//! The config.json of a BERT encoder: typed, bounded, and refused where this engine would compute something else.
+//! A config.json, key by key: typed, bounded, and refused where this engine would compute something else.
 //!
-//! Owns nothing. Keys that do not change the encoder's output are ignored, as are references to remote code, which
-//! is never run.
+//! A [`Config`] owns the parsed object. Which keys matter, and under which names, is each architecture's business
+//! (`model`); what a wrong value looks like in an error is decided here. Keys that nobody asks for are ignored, as are
+//! references to remote code, which is never run.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::read_json;
 use crate::error::{OwnedError, Result};
 
-/// The largest sizes accepted; they only bound arithmetic and messages, the weights decide.
-const LIMITS: Limits = Limits {
-    layers: 512,
-    heads: 512,
-    width: 1 << 16,
-    table: 1 << 24,
-};
+/// The most layers.
+pub const LAYERS: usize = 512;
+/// The most heads.
+pub const HEADS: usize = 512;
+/// The widest matrix.
+pub const WIDTH: usize = 1 << 16;
+/// The longest table.
+pub const TABLE: usize = 1 << 24;
 
-struct Limits {
-    layers: u64,
-    heads: u64,
-    width: u64,
-    table: u64,
+/// A config.json that parsed as an object.
+#[derive(Debug)]
+pub struct Config {
+    path: PathBuf,
+    object: Map<String, Value>,
 }
 
-/// The sizes and constants of a BERT encoder.
-#[derive(Clone, Debug, PartialEq)]
-pub struct BertConfig {
-    /// Width of the residual stream.
-    pub hidden: usize,
-    /// Encoder layers.
-    pub layers: usize,
-    /// Attention heads; divides `hidden`.
-    pub heads: usize,
-    /// Width of the feed-forward layer.
-    pub intermediate: usize,
-    /// Rows of the word table.
-    pub vocabulary: usize,
-    /// Rows of the position table: the longest input.
-    pub positions: usize,
-    /// Rows of the segment table.
-    pub segments: usize,
-    /// Added to the variance by every layer normalisation.
-    pub layer_norm_eps: f32,
-}
-
-/// The file's keys that matter. Numbers are read as JSON values so that a wrong one can be shown.
-#[derive(Deserialize)]
-struct RawConfig {
-    model_type: Option<serde_json::Value>,
-    hidden_size: Option<serde_json::Value>,
-    num_hidden_layers: Option<serde_json::Value>,
-    num_attention_heads: Option<serde_json::Value>,
-    intermediate_size: Option<serde_json::Value>,
-    vocab_size: Option<serde_json::Value>,
-    max_position_embeddings: Option<serde_json::Value>,
-    type_vocab_size: Option<serde_json::Value>,
-    layer_norm_eps: Option<serde_json::Value>,
-    hidden_act: Option<serde_json::Value>,
-    position_embedding_type: Option<serde_json::Value>,
-    is_decoder: Option<serde_json::Value>,
-    add_cross_attention: Option<serde_json::Value>,
-}
-
-impl BertConfig {
-    /// Reads and checks a config.json.
+impl Config {
+    /// Reads a file.
     ///
     /// # Errors
-    /// [`OwnedError::Read`] and [`OwnedError::File`] for a bad file, [`OwnedError::Unsupported`] for a sound one of
-    /// another architecture.
+    /// [`OwnedError::Read`] and [`OwnedError::File`].
     pub fn read(path: &Path) -> Result<Self> {
-        let raw: RawConfig = read_json(path)?;
-        let fields = Fields { path };
-        fields.only("model_type", raw.model_type.as_ref(), &["bert"], None)?;
-        fields.only("hidden_act", raw.hidden_act.as_ref(), &["gelu"], None)?;
-        let absolute = Some("absolute");
-        fields.only(
-            "position_embedding_type",
-            raw.position_embedding_type.as_ref(),
-            &["absolute"],
-            absolute,
-        )?;
-        fields.must_be_off("is_decoder", raw.is_decoder.as_ref())?;
-        fields.must_be_off("add_cross_attention", raw.add_cross_attention.as_ref())?;
-        let config = Self {
-            hidden: fields.size("hidden_size", raw.hidden_size.as_ref(), LIMITS.width)?,
-            layers: fields.size("num_hidden_layers", raw.num_hidden_layers.as_ref(), LIMITS.layers)?,
-            heads: fields.size("num_attention_heads", raw.num_attention_heads.as_ref(), LIMITS.heads)?,
-            intermediate: fields.size("intermediate_size", raw.intermediate_size.as_ref(), LIMITS.width)?,
-            vocabulary: fields.size("vocab_size", raw.vocab_size.as_ref(), LIMITS.table)?,
-            positions: fields.size(
-                "max_position_embeddings",
-                raw.max_position_embeddings.as_ref(),
-                LIMITS.table,
-            )?,
-            segments: fields.size("type_vocab_size", raw.type_vocab_size.as_ref(), LIMITS.width)?,
-            layer_norm_eps: fields.eps("layer_norm_eps", raw.layer_norm_eps.as_ref())?,
-        };
-        if !config.hidden.is_multiple_of(config.heads) {
-            return Err(fields.problem(format!(
-                "num_attention_heads {} does not divide hidden_size {}",
-                config.heads, config.hidden
-            )));
-        }
-        Ok(config)
+        Ok(Self {
+            path: path.to_owned(),
+            object: read_json(path)?,
+        })
     }
 
-    /// Width of one head.
+    /// A sound file that says something wrong.
     #[must_use]
-    pub const fn head_width(&self) -> usize {
-        self.hidden / self.heads
-    }
-}
-
-/// Reads single values and says what is wrong with them.
-struct Fields<'a> {
-    path: &'a Path,
-}
-
-impl Fields<'_> {
-    fn problem(&self, problem: String) -> OwnedError {
+    pub fn problem(&self, problem: String) -> OwnedError {
         OwnedError::File {
-            path: self.path.to_owned(),
+            path: self.path.clone(),
             problem,
         }
     }
 
-    fn present<'v>(&self, key: &str, value: Option<&'v serde_json::Value>) -> Result<&'v serde_json::Value> {
-        value.ok_or_else(|| self.problem(format!("{key} is missing")))
+    /// A sound file that asks for something that this engine does not have.
+    #[must_use]
+    pub fn unsupported(&self, problem: String) -> OwnedError {
+        OwnedError::Unsupported {
+            path: self.path.clone(),
+            problem,
+        }
     }
 
-    fn size(&self, key: &str, value: Option<&serde_json::Value>, limit: u64) -> Result<usize> {
-        let value = self.present(key, value)?;
+    /// The value of the first of these keys that is present and not null, with its name.
+    fn find<'k>(&self, keys: &[&'k str]) -> Option<(&'k str, &Value)> {
+        keys.iter()
+            .filter_map(|&key| Some((key, self.object.get(key)?)))
+            .find(|(_, value)| !value.is_null())
+    }
+
+    fn required<'k>(&self, keys: &[&'k str]) -> Result<(&'k str, &Value)> {
+        self.find(keys)
+            .ok_or_else(|| self.problem(format!("{} is missing", keys.join(" or "))))
+    }
+
+    /// Whether a key is present and not null.
+    #[must_use]
+    pub fn has(&self, key: &str) -> bool {
+        self.find(&[key]).is_some()
+    }
+
+    /// A size from 1 to `limit`, under the first of these names that is present.
+    ///
+    /// # Errors
+    /// [`OwnedError::File`] when it is missing, no integer or out of range.
+    pub fn size(&self, keys: &[&str], limit: usize) -> Result<usize> {
+        let (key, value) = self.required(keys)?;
         value
             .as_u64()
-            .filter(|size| (1..=limit).contains(size))
             .and_then(|size| usize::try_from(size).ok())
+            .filter(|size| (1..=limit).contains(size))
             .ok_or_else(|| self.problem(format!("{key} is {value}, expected an integer from 1 to {limit}")))
     }
 
+    /// The same, or `default` when no name is present.
+    ///
+    /// # Errors
+    /// As [`Self::size`].
+    pub fn size_or(&self, keys: &[&str], limit: usize, default: usize) -> Result<usize> {
+        match self.find(keys) {
+            None => Ok(default),
+            Some(_) => self.size(keys, limit),
+        }
+    }
+
+    /// An index from 0 to below `limit`.
+    ///
+    /// # Errors
+    /// As [`Self::size`].
+    pub fn index(&self, key: &str, limit: usize) -> Result<usize> {
+        let (key, value) = self.required(&[key])?;
+        value
+            .as_u64()
+            .and_then(|index| usize::try_from(index).ok())
+            .filter(|&index| index < limit)
+            .ok_or_else(|| self.problem(format!("{key} is {value}, expected an integer from 0 to {}", limit - 1)))
+    }
+
+    /// What a normalisation adds to the variance, under the first of these names that is present.
+    ///
+    /// # Errors
+    /// [`OwnedError::File`] when it is missing or no number from 1e-30 to 0.1.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "f32 is the arithmetic; the range is checked"
     )]
-    fn eps(&self, key: &str, value: Option<&serde_json::Value>) -> Result<f32> {
-        let value = self.present(key, value)?;
+    pub fn eps(&self, keys: &[&str]) -> Result<f32> {
+        let (key, value) = self.required(keys)?;
         value
             .as_f64()
             .filter(|eps| (1e-30..=0.1).contains(eps))
@@ -153,33 +129,145 @@ impl Fields<'_> {
             .ok_or_else(|| self.problem(format!("{key} is {value}, expected a number from 1e-30 to 0.1")))
     }
 
-    fn only(&self, key: &str, value: Option<&serde_json::Value>, known: &[&str], default: Option<&str>) -> Result<()> {
-        let text = match (value, default) {
-            (None, Some(_)) => return Ok(()),
-            (None, None) => return Err(self.problem(format!("{key} is missing"))),
-            (Some(value), _) => value
-                .as_str()
-                .ok_or_else(|| self.problem(format!("{key} is {value}, expected a string")))?,
-        };
-        if known.contains(&text) {
-            return Ok(());
+    /// A positive number up to 1e12.
+    ///
+    /// # Errors
+    /// [`OwnedError::File`].
+    pub fn positive(&self, keys: &[&str]) -> Result<f64> {
+        let (key, value) = self.required(keys)?;
+        self.positive_value(key, value)
+    }
+
+    fn positive_value(&self, key: &str, value: &Value) -> Result<f64> {
+        value
+            .as_f64()
+            .filter(|number| *number > 0.0 && *number <= 1e12)
+            .ok_or_else(|| self.problem(format!("{key} is {value}, expected a positive number")))
+    }
+
+    /// The base of the rotary angles: of the layers of kind `kind` in the newer dialect (`rope_parameters`, by kind or
+    /// flat), else under `key`.
+    ///
+    /// # Errors
+    /// [`OwnedError::File`]; [`OwnedError::Unsupported`] for angles that are scaled.
+    pub fn rotary_base(&self, kind: &str, key: &str) -> Result<f64> {
+        if let Some((name, scaling)) = self.find(&["rope_scaling"]) {
+            return Err(self.unsupported(format!("{name} is {scaling}; this engine has unscaled angles only")));
         }
-        Err(OwnedError::Unsupported {
-            path: self.path.to_owned(),
-            problem: format!(
+        let Some((_, parameters)) = self.find(&["rope_parameters"]) else {
+            return self.positive(&[key]);
+        };
+        let parameters = parameters.get(kind).unwrap_or(parameters);
+        match parameters.get("rope_type").and_then(Value::as_str) {
+            None | Some("default") => {}
+            Some(other) => {
+                return Err(self.unsupported(format!(
+                    "rope_parameters have rope_type {other:?}; this engine has unscaled angles only"
+                )));
+            }
+        }
+        let theta = parameters
+            .get("rope_theta")
+            .ok_or_else(|| self.problem(format!("rope_parameters are {parameters}, expected a rope_theta")))?;
+        self.positive_value("rope_parameters.rope_theta", theta)
+    }
+
+    /// One of some known words, under the first of these names that is present; `default` when none is and there is
+    /// one.
+    ///
+    /// # Errors
+    /// [`OwnedError::Unsupported`] for another word, [`OwnedError::File`] for a missing or mistyped one.
+    pub fn word<'w>(&self, keys: &[&str], known: &[&'w str], default: Option<&'w str>) -> Result<&'w str> {
+        let (key, value) = match (self.find(keys), default) {
+            (Some(found), _) => found,
+            (None, Some(default)) => return Ok(default),
+            (None, None) => return Err(self.problem(format!("{} is missing", keys.join(" or ")))),
+        };
+        let text = value
+            .as_str()
+            .ok_or_else(|| self.problem(format!("{key} is {value}, expected a string")))?;
+        known.iter().copied().find(|&word| word == text).ok_or_else(|| {
+            self.unsupported(format!(
                 "{key} {text:?} is not supported by this engine; supported: {}",
                 known.join(", ")
-            ),
+            ))
         })
     }
 
-    fn must_be_off(&self, key: &str, value: Option<&serde_json::Value>) -> Result<()> {
-        match value {
-            None | Some(serde_json::Value::Null | serde_json::Value::Bool(false)) => Ok(()),
-            Some(value) => Err(OwnedError::Unsupported {
-                path: self.path.to_owned(),
-                problem: format!("{key} is {value}; this engine runs plain encoders, where it is false"),
-            }),
+    /// A switch; `default` when it is absent.
+    ///
+    /// # Errors
+    /// [`OwnedError::File`] for another type.
+    pub fn flag(&self, key: &str, default: bool) -> Result<bool> {
+        match self.find(&[key]) {
+            None => Ok(default),
+            Some((_, Value::Bool(value))) => Ok(*value),
+            Some((_, value)) => Err(self.problem(format!("{key} is {value}, expected true or false"))),
         }
+    }
+
+    /// Refuses a switch that is on.
+    ///
+    /// # Errors
+    /// [`OwnedError::Unsupported`].
+    pub fn must_be_off(&self, key: &str) -> Result<()> {
+        match self.find(&[key]) {
+            None | Some((_, Value::Bool(false))) => Ok(()),
+            Some((_, value)) => Err(self.unsupported(format!(
+                "{key} is {value}; this engine runs plain encoders, where it is false"
+            ))),
+        }
+    }
+
+    /// A list of words, or `None` when it is absent.
+    ///
+    /// # Errors
+    /// [`OwnedError::File`] for another type.
+    pub fn words(&self, key: &str) -> Result<Option<Vec<&str>>> {
+        let Some((_, value)) = self.find(&[key]) else {
+            return Ok(None);
+        };
+        let words = value
+            .as_array()
+            .and_then(|list| list.iter().map(Value::as_str).collect::<Option<Vec<_>>>());
+        match words {
+            Some(words) => Ok(Some(words)),
+            None => Err(self.problem(format!("{key} is {value}, expected a list of strings"))),
+        }
+    }
+
+    /// The number of labels of a classifier: `num_labels`, or the entries of `id2label`, or 2 as transformers assumes.
+    #[must_use]
+    pub fn labels(&self) -> usize {
+        let stated = self.object.get("num_labels").and_then(Value::as_u64);
+        let listed = self.object.get("id2label").and_then(Value::as_object).map(Map::len);
+        stated
+            .and_then(|labels| usize::try_from(labels).ok())
+            .or(listed)
+            .unwrap_or(2)
+    }
+
+    /// The architecture's name, `model_type`.
+    ///
+    /// # Errors
+    /// [`OwnedError::File`] when it is missing or no string.
+    pub fn model_type(&self) -> Result<&str> {
+        let (key, value) = self.required(&["model_type"])?;
+        value
+            .as_str()
+            .ok_or_else(|| self.problem(format!("{key} is {value}, expected a string")))
+    }
+
+    /// Checks that the heads divide the residual stream, and gives the width of one.
+    ///
+    /// # Errors
+    /// [`OwnedError::File`].
+    pub fn head_width(&self, hidden: usize, heads: usize) -> Result<usize> {
+        if !hidden.is_multiple_of(heads) {
+            return Err(self.problem(format!(
+                "num_attention_heads {heads} does not divide hidden_size {hidden}"
+            )));
+        }
+        Ok(hidden / heads)
     }
 }

@@ -6,6 +6,7 @@ pub mod config;
 pub mod modules;
 pub mod safetensors;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -26,29 +27,58 @@ pub struct ArtifactFiles {
     pub modules: Option<PathBuf>,
     /// `pooling`: 1_Pooling/config.json, where the record lists it.
     pub pooling: Option<PathBuf>,
+    /// `dense.N.weights` and `dense.N.config`: the Dense modules after pooling, in order.
+    pub dense: Vec<DenseFiles>,
+}
+
+/// The files of one Dense module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DenseFiles {
+    /// Its model.safetensors.
+    pub weights: PathBuf,
+    /// Its config.json: sizes and activation.
+    pub config: PathBuf,
 }
 
 impl ArtifactFiles {
+    /// The two files that every artifact has.
+    #[must_use]
+    pub const fn new(config: PathBuf, weights: PathBuf) -> Self {
+        Self {
+            config,
+            weights,
+            modules: None,
+            pooling: None,
+            dense: Vec::new(),
+        }
+    }
+
     /// Sorts files by role.
     ///
     /// # Errors
     /// [`OwnedError::Config`] for a role that is missing, doubled or unknown.
     pub fn by_role<'a>(files: impl IntoIterator<Item = (&'a str, PathBuf)>) -> Result<Self> {
         let (mut config, mut weights, mut modules, mut pooling) = (None, None, None, None);
+        let mut dense: BTreeMap<usize, [Option<PathBuf>; 2]> = BTreeMap::new();
         for (role, path) in files {
-            let slot = match role {
-                "config" => &mut config,
-                "weights" => &mut weights,
-                "modules" => &mut modules,
-                "pooling" => &mut pooling,
-                _ => {
-                    return Err(OwnedError::Config {
-                        key: "files".to_owned(),
-                        problem: format!(
-                            "role {role:?} ({}) is unknown; expected config, weights, modules or pooling",
-                            path.display()
-                        ),
-                    });
+            let slot = if let Some((number, part)) = dense_role(role) {
+                &mut dense.entry(number).or_default()[part]
+            } else {
+                match role {
+                    "config" => &mut config,
+                    "weights" => &mut weights,
+                    "modules" => &mut modules,
+                    "pooling" => &mut pooling,
+                    _ => {
+                        return Err(OwnedError::Config {
+                            key: "files".to_owned(),
+                            problem: format!(
+                                "role {role:?} ({}) is unknown; expected config, weights, modules, pooling, or \
+                                 dense.N.weights and dense.N.config",
+                                path.display()
+                            ),
+                        });
+                    }
                 }
             };
             if slot.replace(path).is_some() {
@@ -64,13 +94,35 @@ impl ArtifactFiles {
                 problem: format!("role {role:?} is missing; a safetensors artifact needs config and weights"),
             })
         };
+        let dense = dense
+            .into_iter()
+            .enumerate()
+            .map(|(index, (number, [weights, config]))| match (index == number, weights, config) {
+                (true, Some(weights), Some(config)) => Ok(DenseFiles { weights, config }),
+                _ => Err(OwnedError::Config {
+                    key: "files".to_owned(),
+                    problem: format!(
+                        "dense modules need dense.N.weights and dense.N.config for each N from 0 on; see number {index}"
+                    ),
+                }),
+            })
+            .collect::<Result<_>>()?;
         Ok(Self {
             config: required("config", config)?,
             weights: required("weights", weights)?,
             modules,
             pooling,
+            dense,
         })
     }
+}
+
+/// The number of `dense.N.weights` (part 0) or `dense.N.config` (part 1).
+fn dense_role(role: &str) -> Option<(usize, usize)> {
+    let (number, part) = role.strip_prefix("dense.")?.split_once('.')?;
+    let part = ["weights", "config"].iter().position(|known| *known == part)?;
+    let number: usize = number.parse().ok()?;
+    (role == format!("dense.{number}.{}", ["weights", "config"][part])).then_some((number, part))
 }
 
 /// Reads a JSON file of bounded size into a typed value.

@@ -1,4 +1,4 @@
-//! The sentence-transformers layout: modules.json and the pooling config, read strictly where a record lists them.
+//! The sentence-transformers layout: modules.json and the configs of its modules, read strictly where a record lists them.
 //!
 //! Owns nothing. The record's pooling decides; these files must agree with it, so that a wrong record cannot quietly
 //! serve another vector. Module classes are compared with a closed list, never imported; module paths are never
@@ -8,8 +8,10 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::{ArtifactFiles, read_json};
+use super::config::{Config, WIDTH};
+use super::{ArtifactFiles, DenseFiles, read_json};
 use crate::error::{OwnedError, Result};
+use crate::model::blueprint::{Activation, Linear, Step};
 
 /// How token vectors become one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +20,8 @@ pub enum Pooling {
     Mean,
     /// The first token.
     Cls,
+    /// The last token.
+    Last,
 }
 
 impl Pooling {
@@ -29,9 +33,10 @@ impl Pooling {
         match name {
             "mean" => Ok(Self::Mean),
             "cls" => Ok(Self::Cls),
+            "last" => Ok(Self::Last),
             other => Err(OwnedError::Config {
                 key: "pooling".to_owned(),
-                problem: format!("{other:?} is not supported; expected mean or cls"),
+                problem: format!("{other:?} is not supported; expected mean, cls or last"),
             }),
         }
     }
@@ -51,7 +56,7 @@ struct RawModule {
 /// [`OwnedError::Config`] where file and setting disagree.
 pub fn check(files: &ArtifactFiles, pooling: Pooling, hidden: usize) -> Result<()> {
     if let Some(path) = &files.modules {
-        check_modules(path, files.pooling.is_some())?;
+        check_modules(path, files.pooling.is_some(), files.dense.len())?;
     }
     if let Some(path) = &files.pooling {
         check_pooling(path, pooling, hidden)?;
@@ -59,7 +64,7 @@ pub fn check(files: &ArtifactFiles, pooling: Pooling, hidden: usize) -> Result<(
     Ok(())
 }
 
-fn check_modules(path: &Path, has_pooling_config: bool) -> Result<()> {
+fn check_modules(path: &Path, has_pooling_config: bool, dense: usize) -> Result<()> {
     let modules: Vec<RawModule> = read_json(path)?;
     let problem = |problem| OwnedError::File {
         path: path.to_owned(),
@@ -80,7 +85,7 @@ fn check_modules(path: &Path, has_pooling_config: bool) -> Result<()> {
             .strip_prefix("sentence_transformers.models.")
             .unwrap_or(&module.class);
         match class {
-            "Transformer" | "Normalize" => {}
+            "Transformer" | "Normalize" | "Dense" => {}
             "Pooling" if has_pooling_config => {}
             "Pooling" => {
                 return Err(problem(format!(
@@ -92,7 +97,7 @@ fn check_modules(path: &Path, has_pooling_config: bool) -> Result<()> {
                 return Err(OwnedError::Unsupported {
                     path: path.to_owned(),
                     problem: format!(
-                        "module {:?} is a {:?}; this engine has Transformer, Pooling and Normalize",
+                        "module {:?} is a {:?}; this engine has Transformer, Pooling, Dense and Normalize",
                         module.path, module.class
                     ),
                 });
@@ -100,15 +105,53 @@ fn check_modules(path: &Path, has_pooling_config: bool) -> Result<()> {
         }
         classes.push(class);
     }
-    if matches!(
-        classes[..],
-        ["Transformer", "Pooling"] | ["Transformer", "Pooling", "Normalize"]
-    ) {
-        return Ok(());
+    let middle = match classes[..] {
+        ["Transformer", "Pooling", ref middle @ .., "Normalize"] | ["Transformer", "Pooling", ref middle @ ..] => {
+            middle
+        }
+        _ => &["nothing that begins so"],
+    };
+    if middle.iter().any(|class| *class != "Dense") {
+        return Err(problem(format!(
+            "modules are {classes:?}, expected Transformer, Pooling, Dense modules if any, and perhaps Normalize, in \
+             that order"
+        )));
     }
-    Err(problem(format!(
-        "modules are {classes:?}, expected Transformer, Pooling and perhaps Normalize, in that order"
-    )))
+    if middle.len() != dense {
+        return Err(problem(format!(
+            "{} Dense modules, and the files of {dense} were given; list each as dense.N.weights and dense.N.config",
+            middle.len()
+        )));
+    }
+    Ok(())
+}
+
+/// One Dense module as a step after pooling; `inputs` is what comes in.
+///
+/// # Errors
+/// [`OwnedError::File`] for a bad file or a width that does not fit, [`OwnedError::Unsupported`] for an activation that
+/// is not on the list.
+pub fn dense(files: &DenseFiles, inputs: usize) -> Result<Step> {
+    let config = Config::read(&files.config)?;
+    let stated = config.size(&["in_features"], WIDTH)?;
+    if stated != inputs {
+        return Err(config.problem(format!("in_features is {stated}, but {inputs} values come in")));
+    }
+    let outputs = config.size(&["out_features"], WIDTH)?;
+    let activations = [
+        ("torch.nn.modules.linear.Identity", Activation::None),
+        ("torch.nn.modules.activation.Tanh", Activation::Tanh),
+        ("torch.nn.modules.activation.ReLU", Activation::Relu),
+    ];
+    let name = config.word(&["activation_function"], &activations.map(|(name, _)| name), None)?;
+    let activation = activations.iter().find(|(known, _)| *known == name);
+    Ok(Step {
+        linear: Linear::whole("linear".to_owned(), outputs, config.flag("bias", true)?),
+        inputs,
+        outputs,
+        activation: activation.map_or(Activation::None, |(_, activation)| *activation),
+        norm: None,
+    })
 }
 
 fn check_pooling(path: &Path, pooling: Pooling, hidden: usize) -> Result<()> {
@@ -137,6 +180,7 @@ fn check_pooling(path: &Path, pooling: Pooling, hidden: usize) -> Result<()> {
     let expected = match pooling {
         Pooling::Mean => "mean_tokens",
         Pooling::Cls => "cls_token",
+        Pooling::Last => "lasttoken",
     };
     if modes == [expected] {
         return Ok(());

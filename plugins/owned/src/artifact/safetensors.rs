@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
@@ -158,10 +159,30 @@ impl SafeTensors {
     ///
     /// # Errors
     /// As [`Self::require`]; a value that is not finite; a read error.
-    pub fn read_rows(&mut self, name: &str, shape: &[usize], mut row: impl FnMut(usize, &[f32])) -> Result<()> {
+    pub fn read_rows(&mut self, name: &str, shape: &[usize], row: impl FnMut(usize, &[f32])) -> Result<()> {
+        let width = shape.last().copied().unwrap_or(1).max(1);
+        self.read_some_rows(name, shape, 0..shape.iter().product::<usize>() / width, row)
+    }
+
+    /// The same for some of the tensor's rows; the first that is handed out has the number 0.
+    ///
+    /// # Errors
+    /// As [`Self::read_rows`].
+    ///
+    /// # Panics
+    /// When the rows are not all of the tensor's (a bug of the caller, not of a file).
+    pub fn read_some_rows(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        some: Range<usize>,
+        mut row: impl FnMut(usize, &[f32]),
+    ) -> Result<()> {
         let (begin, float) = self.float_entry(name, shape)?;
         let width = shape.last().copied().unwrap_or(1).max(1);
-        let rows = shape.iter().product::<usize>() / width;
+        assert!(some.start <= some.end && some.end <= shape.iter().product::<usize>() / width);
+        let begin = begin + (some.start * width * float.bytes()) as u64;
+        let rows = some.len();
         let read = |source| OwnedError::Read {
             path: self.path.clone(),
             source,
@@ -182,7 +203,7 @@ impl SafeTensors {
                     tensor: name.to_owned(),
                     problem: format!(
                         "value {} is {}, expected finite numbers only; the file is damaged",
-                        first * width + at,
+                        (some.start + first) * width + at,
                         values[at]
                     ),
                 });

@@ -1,8 +1,9 @@
-//! Scaled dot-product attention of one head over one sequence, without padding or mask.
+//! Scaled dot-product attention of one head over one sequence, without padding.
 //!
 //! Owns no state. K is transposed into panels and V copied into panels, so that scores and context are the product
-//! of `kernel::gemm`; a full score row stays in the first-level cache between the two. The factor 1/√d is already
-//! in the query weights. Memory is linear in the sequence's length. Called by the layers through `kernel::isa`.
+//! of `kernel::gemm`; the score rows of a few queries stay in the caches between the two. A query sees the keys of its
+//! [`Span`]; keys that no query of the tile sees are not computed. The factor 1/√d is already in the queries. Memory is
+//! linear in the sequence's length. Called by the layers through `kernel::isa`.
 
 use super::gemm::{self, Epilogue, Gemm};
 use super::lanes::{LANES, Lanes};
@@ -10,6 +11,33 @@ use super::math;
 
 /// Query rows whose scores are held at once.
 pub const SCORE_ROWS: usize = 12;
+
+/// The keys that a query sees, counted from its own place, which it always sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Tokens before its own.
+    pub before: usize,
+    /// Tokens after its own.
+    pub after: usize,
+}
+
+impl Span {
+    /// Every token of the sequence.
+    pub const ALL: Self = Self {
+        before: usize::MAX,
+        after: usize::MAX,
+    };
+
+    /// What the queries `rows` of a sequence of `tokens` see together.
+    #[must_use]
+    pub const fn of_rows(self, first: usize, rows: usize, tokens: usize) -> (usize, usize) {
+        let end = (first + rows).saturating_add(self.after);
+        (
+            first.saturating_sub(self.before),
+            if end < tokens { end } else { tokens },
+        )
+    }
+}
 
 /// One head of one sequence.
 #[derive(Clone, Copy)]
@@ -26,6 +54,11 @@ pub struct Head {
     pub tokens: usize,
     /// Width of the head.
     pub width: usize,
+    /// Which keys a query sees.
+    pub span: Span,
+    /// Added to the score of query i and key j: the value at `j − i`. Null for nothing. Readable from `1 − tokens` to
+    /// `tokens` + 14.
+    pub distance_bias: *const f32,
     /// Scratch: [`key_panel_len`] values.
     pub key_panels: *mut f32,
     /// Scratch: [`value_panel_len`] values.
@@ -90,7 +123,7 @@ pub unsafe fn prepare<L: Lanes>(head: &Head) {
     }
 }
 
-/// Computes context rows `first .. first + rows`, with rows ≤ [`SCORE_ROWS`].
+/// Computes context rows `first .. first + rows`, with 1 ≤ rows ≤ [`SCORE_ROWS`].
 ///
 /// # Safety
 /// As [`prepare`], which ran before on the same head; the query rows are readable over `width` values; the context
@@ -98,6 +131,10 @@ pub unsafe fn prepare<L: Lanes>(head: &Head) {
 #[inline(always)]
 pub unsafe fn rows<L: Lanes>(head: &Head, first: usize, rows: usize) {
     let padded = head.tokens.next_multiple_of(LANES);
+    let (begin, end) = head.span.of_rows(first, rows, head.tokens);
+    // Scores begin at a whole panel.
+    let begin = begin / LANES * LANES;
+    let keys = end - begin;
     // SAFETY: the scratch has room for SCORE_ROWS rows and one line of factors; the rest is the caller's promise.
     unsafe {
         let factors = head.scores.add(SCORE_ROWS * padded);
@@ -106,22 +143,40 @@ pub unsafe fn rows<L: Lanes>(head: &Head, first: usize, rows: usize) {
             a_stride: head.stride,
             rows,
             k: head.width,
-            panels: head.key_panels,
-            panel_count: padded / LANES,
+            panels: head.key_panels.add(begin * head.width),
+            panel_stride: head.width * LANES,
+            panel_count: keys.div_ceil(LANES),
             bias: std::ptr::null(),
             out: head.scores,
             out_stride: padded,
             epilogue: Epilogue::None,
         });
         for row in 0..rows {
-            *factors.add(row) = softmax_numerators::<L>(head.scores.add(row * padded), head.tokens);
+            let scores = head.scores.add(row * padded);
+            let query = first + row;
+            if !head.distance_bias.is_null() {
+                let bias = head.distance_bias.offset(begin.cast_signed() - query.cast_signed());
+                for at in (0..keys).step_by(LANES) {
+                    L::load(scores.add(at)).add(L::load(bias.add(at))).store(scores.add(at));
+                }
+            }
+            let (seen, unseen) = head.span.of_rows(query, 1, head.tokens);
+            let (seen, unseen) = (seen - begin, unseen - begin);
+            for key in (0..seen).chain(unseen..keys) {
+                *scores.add(key) = f32::NEG_INFINITY;
+            }
+            *factors.add(row) = softmax_numerators::<L>(scores, keys);
+            for key in (0..seen).chain(unseen..keys) {
+                *scores.add(key) = 0.0;
+            }
         }
         gemm::gemm::<L>(&Gemm {
             a: head.scores,
             a_stride: padded,
             rows,
-            k: head.tokens,
-            panels: head.value_panels,
+            k: keys,
+            panels: head.value_panels.add(begin * LANES),
+            panel_stride: head.tokens * LANES,
             panel_count: head.width.div_ceil(LANES),
             bias: std::ptr::null(),
             out: head.context.add(first * head.context_stride),

@@ -5,6 +5,8 @@
 //! the same bits whatever the tile, the row's neighbours, the thread or the instruction set. Called by the layers
 //! through `kernel::isa`; knows nothing of models.
 
+use std::ops::Range;
+
 use super::lanes::{LANES, Lanes};
 use super::math;
 
@@ -15,8 +17,23 @@ pub enum Epilogue {
     None,
     /// GELU by the error function.
     Gelu,
+    /// GELU by the hyperbolic tangent.
+    GeluTanh,
+    /// x·σ(x).
+    Silu,
+    /// Hyperbolic tangent.
+    Tanh,
+    /// max(x, 0).
+    Relu,
     /// Adds the same element of another matrix.
     Residual {
+        /// First element: same row and column as `out`.
+        source: *const f32,
+        /// Values between its rows.
+        stride: usize,
+    },
+    /// Multiplies with the same element of another matrix.
+    Times {
         /// First element: same row and column as `out`.
         source: *const f32,
         /// Values between its rows.
@@ -40,8 +57,10 @@ pub struct Gemm {
     pub rows: usize,
     /// Length of the sums.
     pub k: usize,
-    /// First panel; consecutive panels are `k·16` values apart.
+    /// First panel.
     pub panels: *const f32,
+    /// Values between the starts of consecutive panels, at least `k·16`.
+    pub panel_stride: usize,
     /// Panels.
     pub panel_count: usize,
     /// One start value per column, or null for zeros.
@@ -59,7 +78,7 @@ pub struct Gemm {
 /// # Safety
 /// The instruction set of `L` is present. For every row r and column c of the call, `a[r·a_stride .. + k]` and the
 /// panels are readable, `bias[c]` too unless null, `out[r·out_stride + c]` is writable and overlaps none of them,
-/// and the epilogue's operands are readable (a residual may be `out` itself).
+/// and the epilogue's operands are readable and overlap `out` nowhere.
 #[inline(always)]
 pub unsafe fn gemm<L: Lanes>(call: &Gemm) {
     let tiles = call.rows.div_ceil(L::TILE_ROWS);
@@ -71,7 +90,10 @@ pub unsafe fn gemm<L: Lanes>(call: &Gemm) {
             // Rows spread evenly: 13 rows are 5 + 4 + 4, never 12 + 1.
             let height = call.rows / tiles + usize::from(tile < call.rows % tiles);
             // SAFETY: row + height ≤ rows and panel + width ≤ panel_count; the rest is the caller's promise.
-            unsafe { tile_of_any_height::<L>(call, row, height, panel, width) };
+            unsafe {
+                tile_of_any_height::<L>(call, row, height, panel, width);
+                finish::<L>(call, row..row + height, panel..panel + width);
+            }
             row += height;
         }
         panel += width;
@@ -103,7 +125,7 @@ unsafe fn tile_of_any_height<L: Lanes>(call: &Gemm, row: usize, height: usize, p
 #[inline(always)]
 unsafe fn tile<L: Lanes, const R: usize, const P: usize>(call: &Gemm, row: usize, panel: usize) {
     let column = panel * LANES;
-    let panel_stride = call.k * LANES;
+    let panel_stride = call.panel_stride;
     // SAFETY: all addresses lie in the ranges of the caller's promise.
     unsafe {
         let mut sums = [[L::splat(0.0); P]; R];
@@ -138,29 +160,50 @@ unsafe fn tile<L: Lanes, const R: usize, const P: usize>(call: &Gemm, row: usize
                 sum.store(out.add(r * call.out_stride + p * LANES));
             }
         }
-        finish::<L, R, P>(call, row, column, out);
     }
 }
 
+/// Runs the epilogue over a tile whose sums were written.
+///
 /// # Safety
-/// As [`tile`]; `out` is the tile's first element and was written.
+/// As [`gemm`], for a tile inside the call.
 #[inline(always)]
-unsafe fn finish<L: Lanes, const R: usize, const P: usize>(call: &Gemm, row: usize, column: usize, out: *mut f32) {
+unsafe fn finish<L: Lanes>(call: &Gemm, rows: Range<usize>, panels: Range<usize>) {
     // SAFETY: all addresses lie in the ranges of the caller's promise.
     unsafe {
-        for r in 0..R {
-            for p in 0..P {
-                let at = out.add(r * call.out_stride + p * LANES);
-                let sum = L::load(at);
-                let result = match call.epilogue {
-                    Epilogue::None => continue,
-                    Epilogue::Gelu => math::gelu(sum),
-                    Epilogue::Residual { source, stride } => {
-                        sum.add(L::load(source.add((row + r) * stride + column + p * LANES)))
-                    }
-                    Epilogue::RowScale { factors } => sum.mul(L::splat(*factors.add(row + r))),
-                };
-                result.store(at);
+        match call.epilogue {
+            Epilogue::None => {}
+            Epilogue::Gelu => each::<L>(call, rows, panels, |sum, _, _| math::gelu(sum)),
+            Epilogue::GeluTanh => each::<L>(call, rows, panels, |sum, _, _| math::gelu_tanh(sum)),
+            Epilogue::Silu => each::<L>(call, rows, panels, |sum, _, _| math::silu(sum)),
+            Epilogue::Tanh => each::<L>(call, rows, panels, |sum, _, _| math::tanh(sum)),
+            Epilogue::Relu => each::<L>(call, rows, panels, |sum, _, _| L::splat(0.0).max(sum)),
+            Epilogue::Residual { source, stride } => each::<L>(call, rows, panels, |sum, row, column| {
+                sum.add(L::load(source.add(row * stride + column)))
+            }),
+            Epilogue::Times { source, stride } => each::<L>(call, rows, panels, |sum, row, column| {
+                sum.mul(L::load(source.add(row * stride + column)))
+            }),
+            Epilogue::RowScale { factors } => {
+                each::<L>(call, rows, panels, |sum, row, _| sum.mul(L::splat(*factors.add(row))))
+            }
+        }
+    }
+}
+
+/// Replaces each sixteen sums of a tile by what `change` makes of them, their row and their first column.
+///
+/// # Safety
+/// As [`gemm`], for a tile inside the call.
+#[inline(always)]
+unsafe fn each<L: Lanes>(call: &Gemm, rows: Range<usize>, panels: Range<usize>, change: impl Fn(L, usize, usize) -> L) {
+    for row in rows {
+        for panel in panels.clone() {
+            let column = panel * LANES;
+            // SAFETY: inside the call's part of `out`.
+            unsafe {
+                let at = call.out.add(row * call.out_stride + column);
+                change(L::load(at), row, column).store(at);
             }
         }
     }

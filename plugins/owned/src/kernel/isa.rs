@@ -28,6 +28,7 @@ pub struct Kernels {
     prepare_head: unsafe fn(&Head),
     head_rows: unsafe fn(&Head, usize, usize),
     layer_norm: unsafe fn(&LayerNorm),
+    rms_norm: unsafe fn(&LayerNorm),
 }
 
 macro_rules! entry_points {
@@ -53,7 +54,12 @@ macro_rules! entry_points {
                 // SAFETY: as above.
                 unsafe { layer_norm::layer_norm::<$lanes>(call) }
             }
-            Kernels { isa: $isa, gemm: gemm_entry, prepare_head, head_rows, layer_norm: layer_norm_entry }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn rms_norm(call: &LayerNorm) {
+                // SAFETY: as above.
+                unsafe { layer_norm::rms_norm::<$lanes>(call) }
+            }
+            Kernels { isa: $isa, gemm: gemm_entry, prepare_head, head_rows, layer_norm: layer_norm_entry, rms_norm }
         };
     };
 }
@@ -167,5 +173,14 @@ impl Kernels {
     pub unsafe fn layer_norm(&self, call: &LayerNorm) {
         // SAFETY: passed on to the caller.
         unsafe { (self.layer_norm)(call) }
+    }
+
+    /// Root-mean-square normalisation.
+    ///
+    /// # Safety
+    /// As [`layer_norm::rms_norm`], the instruction set excepted.
+    pub unsafe fn rms_norm(&self, call: &LayerNorm) {
+        // SAFETY: passed on to the caller.
+        unsafe { (self.rms_norm)(call) }
     }
 }

@@ -1,4 +1,4 @@
-//! Layer normalisation of rows.
+//! Layer normalisation of rows, and root-mean-square normalisation.
 //!
 //! Owns no state. Mean and variance are taken in two passes (Ba et al. 2016; biased variance, as PyTorch), with one
 //! partial sum per lane and a tree at the end, in the same order on every instruction set.
@@ -67,6 +67,45 @@ pub unsafe fn layer_norm<L: Lanes>(call: &LayerNorm) {
                 distance
                     .mul(scale)
                     .fma(L::load(call.weight.add(at)), L::load(call.bias.add(at)))
+                    .store(out.add(at));
+            }
+        }
+    }
+}
+
+/// `out = input ÷ √(mean of squares + eps) × weight`, row by row (Zhang and Sennrich 2019); `bias` is not read.
+///
+/// # Safety
+/// As [`layer_norm`], the bias excepted.
+#[inline(always)]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a width is far below 2²⁴, so it is exact in f32"
+)]
+pub unsafe fn rms_norm<L: Lanes>(call: &LayerNorm) {
+    let padded = call.width.next_multiple_of(LANES);
+    let count = call.width as f32;
+    let mut tail_mask = [0.0; LANES];
+    tail_mask[..call.width - (padded - LANES)].fill(1.0);
+    // SAFETY: all addresses lie in the ranges of the caller's promise.
+    unsafe {
+        let mask = L::load(tail_mask.as_ptr());
+        let last = padded - LANES;
+        for row in 0..call.rows {
+            let input = call.input.add(row * call.stride);
+            let out = call.out.add(row * call.stride);
+            let mut squares = L::splat(0.0);
+            for at in (0..last).step_by(LANES) {
+                let value = L::load(input.add(at));
+                squares = value.fma(value, squares);
+            }
+            let value = L::load(input.add(last)).mul(mask);
+            squares = value.fma(value, squares);
+            let scale = L::splat(1.0 / (squares.tree_sum() / count + call.eps).sqrt());
+            for at in (0..padded).step_by(LANES) {
+                L::load(input.add(at))
+                    .mul(scale)
+                    .mul(L::load(call.weight.add(at)))
                     .store(out.add(at));
             }
         }

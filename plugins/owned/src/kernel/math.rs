@@ -1,4 +1,4 @@
-//! Exponential and GELU over sixteen lanes.
+//! Exponential and activations over sixteen lanes.
 //!
 //! Owns no state; called by the attention and matrix kernels. The coefficients are our own minimax fits (Lawson
 //! iteration in float64 on Chebyshev nodes); the tests below hold them against float64 references.
@@ -10,6 +10,8 @@ use super::lanes::Lanes;
 const ROUND: f32 = 12_582_912.0;
 /// Below this the exponential is treated as that of this value (about 1e-38): its own would be subnormal.
 const EXP_LOWEST: f32 = -87.3;
+/// The largest argument that an activation hands to the exponential: beyond it, the result no longer changes.
+const EXP_HIGHEST: f32 = 87.3;
 /// ln 2 in two parts; products of the first with integers below 2¹⁵ are exact.
 const LN2_HIGH: f32 = 355.0 / 512.0;
 const LN2_LOW: f32 = -2.121_944_4e-4;
@@ -92,4 +94,52 @@ pub unsafe fn gelu<L: Lanes>(x: L) -> L {
     let erf = z.mul(p).div(q).max(constant!(-1.0)).min(constant!(1.0));
     let half = x.mul(constant!(0.5));
     half.fma(erf, half)
+}
+
+/// 1 ÷ (1 + e⁻ˣ), about 2 ulp.
+///
+/// # Safety
+/// As [`Lanes::splat`].
+#[inline(always)]
+unsafe fn sigmoid<L: Lanes>(x: L) -> L {
+    let negative = constant!(0.0).sub(x).min(constant!(EXP_HIGHEST));
+    let one = constant!(1.0);
+    // SAFETY: passed on to the caller.
+    one.div(unsafe { exp(negative) }.add(one))
+}
+
+/// x·σ(x), also called swish.
+///
+/// # Safety
+/// As [`Lanes::splat`].
+#[inline(always)]
+pub unsafe fn silu<L: Lanes>(x: L) -> L {
+    // SAFETY: passed on to the caller.
+    x.mul(unsafe { sigmoid(x) })
+}
+
+/// The hyperbolic tangent, absolute error at most 2e-7: 2σ(2x) − 1.
+///
+/// # Safety
+/// As [`Lanes::splat`].
+#[inline(always)]
+pub unsafe fn tanh<L: Lanes>(x: L) -> L {
+    // A NaN must survive the clamps of the exponential: 0·x is NaN for it and 0 for every finite value.
+    let nan = x.mul(constant!(0.0));
+    // SAFETY: passed on to the caller.
+    let sigmoid = unsafe { sigmoid(x.add(x)) };
+    sigmoid.add(sigmoid).sub(constant!(1.0)).add(nan)
+}
+
+/// GELU by the hyperbolic tangent, x·σ(2√(2/π)·(x + 0.044715·x³)).
+///
+/// # Safety
+/// As [`Lanes::splat`].
+#[inline(always)]
+pub unsafe fn gelu_tanh<L: Lanes>(x: L) -> L {
+    const LINEAR: f32 = 1.595_769;
+    const CUBIC: f32 = 0.071_354_816;
+    let inner = x.mul(x).fma(constant!(CUBIC), constant!(LINEAR)).mul(x);
+    // SAFETY: passed on to the caller.
+    x.mul(unsafe { sigmoid(inner) })
 }

@@ -15,5 +15,6 @@ pub mod layer_norm;
 pub mod math;
 pub mod packed;
 pub mod portable;
+pub mod rotary;
 #[cfg(test)]
 mod tests;

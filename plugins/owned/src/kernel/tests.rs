@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 
-use super::attention::{self, Head};
+use super::attention::{self, Head, Span};
 use super::buffer::Buffer;
 use super::gemm::{Epilogue, Gemm};
 use super::isa::{Isa, Kernels};
@@ -13,6 +13,7 @@ use super::layer_norm::LayerNorm;
 use super::math;
 use super::packed::PackedLinear;
 use super::portable::Portable;
+use super::rotary::Rotary;
 
 /// Deterministic values in [-1, 1).
 fn noise(seed: u64) -> impl FnMut() -> f32 {
@@ -86,7 +87,14 @@ fn special_values_do_not_hide() {
     unsafe {
         assert_eq!(math::gelu(Portable::splat(0.0)).tree_max(), 0.0);
         assert_eq!(math::gelu(Portable::splat(30.0)).tree_max(), 30.0);
-        assert!(math::gelu(Portable::splat(f32::NAN)).tree_sum().is_nan());
+        for nan in [math::gelu, math::gelu_tanh, math::silu, math::tanh].map(|f| f(Portable::splat(f32::NAN))) {
+            assert!(nan.tree_sum().is_nan());
+        }
+        for (x, silu, tanh) in [(1e30, 1e30, 1.0), (-1e30, 0.0, -1.0), (0.0, 0.0, 0.0)] {
+            assert!((math::silu(Portable::splat(x)).tree_max() - silu).abs() <= 1e-6 * silu.abs() + 1e-7);
+            assert_eq!(math::tanh(Portable::splat(x)).tree_max(), tanh);
+            assert!((math::gelu_tanh(Portable::splat(x)).tree_max() - silu).abs() <= 1e-6 * silu.abs() + 1e-7);
+        }
         assert!(math::exp(Portable::splat(f32::NEG_INFINITY)).tree_max() < 2e-38);
         assert_eq!(math::exp(Portable::splat(0.0)).tree_max(), 1.0);
     }
@@ -133,6 +141,7 @@ impl Product {
             rows: self.rows,
             k: self.k,
             panels: self.layer.panels().as_ptr(),
+            panel_stride: self.k * LANES,
             panel_count: width / LANES,
             bias: self.layer.bias().as_ptr(),
             out: out.values_mut().as_mut_ptr(),
@@ -156,7 +165,11 @@ proptest! {
         let width = product.layer.columns();
         let residual = Epilogue::Residual { source: product.residual.values().as_ptr(), stride: width };
         let factors: Vec<f32> = (0..rows).map(|row| 1.0 / (1.0 + row as f32)).collect();
-        let epilogues = [Epilogue::None, Epilogue::Gelu, residual, Epilogue::RowScale { factors: factors.as_ptr() }];
+        let times = Epilogue::Times { source: product.residual.values().as_ptr(), stride: width };
+        let epilogues = [
+            Epilogue::None, Epilogue::Gelu, Epilogue::GeluTanh, Epilogue::Silu, Epilogue::Tanh, Epilogue::Relu,
+            residual, times, Epilogue::RowScale { factors: factors.as_ptr() },
+        ];
         let specification = Kernels::of(Isa::Portable).unwrap();
         for epilogue in epilogues {
             let expected = product.run(specification, epilogue);
@@ -176,7 +189,14 @@ proptest! {
                     let exact = match epilogue {
                         Epilogue::None => sum,
                         Epilogue::Gelu => sum / 2.0 * (1.0 + erf(sum / 2.0_f64.sqrt())),
+                        Epilogue::GeluTanh => {
+                            sum / 2.0 * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (sum + 0.044_715 * sum.powi(3))).tanh())
+                        }
+                        Epilogue::Silu => sum / (1.0 + (-sum).exp()),
+                        Epilogue::Tanh => sum.tanh(),
+                        Epilogue::Relu => sum.max(0.0),
                         Epilogue::Residual { .. } => sum + f64::from(product.residual.values()[row * width + column]),
+                        Epilogue::Times { .. } => sum * f64::from(product.residual.values()[row * width + column]),
                         Epilogue::RowScale { .. } => sum * f64::from(factors[row]),
                     };
                     prop_assert!((found - exact).abs() < 1e-5, "({row}, {column}): {found} against {exact}");
@@ -203,7 +223,11 @@ proptest! {
     #[test]
     fn attention_equals_the_specification_and_approaches_float64(
         tokens in 1_usize..70, width in 1_usize..40, scale in 0.1_f32..60.0, seed in any::<u64>(),
+        before in prop_oneof![Just(usize::MAX), 0_usize..40], after in prop_oneof![Just(usize::MAX), 0_usize..40],
+        biased in any::<bool>(),
     ) {
+        let span = Span { before, after };
+        let reach = tokens + LANES;
         let head_stride = width.next_multiple_of(LANES);
         let stride = 3 * head_stride;
         let mut next = noise(seed);
@@ -215,6 +239,7 @@ proptest! {
                 }
             }
         }
+        let bias = filled(2 * reach, &mut next);
         let run = |kernels: &Kernels| {
             let mut qkv = copied(&qkv);
             let qkv = qkv.values_mut().as_mut_ptr();
@@ -231,6 +256,8 @@ proptest! {
                     stride,
                     tokens,
                     width,
+                    span,
+                    distance_bias: if biased { bias.values()[reach..].as_ptr() } else { std::ptr::null() },
                     key_panels: keys.values_mut().as_mut_ptr(),
                     value_panels: values.values_mut().as_mut_ptr(),
                     scores: scores.values_mut().as_mut_ptr(),
@@ -250,7 +277,13 @@ proptest! {
         }
         let value = |token: usize, part: usize, at: usize| f64::from(qkv.values()[token * stride + part * head_stride + at]);
         for row in 0..tokens {
-            let scores: Vec<f64> = (0..tokens).map(|key| (0..width).map(|d| value(row, 0, d) * value(key, 1, d)).sum()).collect();
+            let score = |key: usize| {
+                let seen = key + before.min(tokens) >= row && key <= row.saturating_add(after);
+                let bias = if biased { f64::from(bias.values()[reach + key - row]) } else { 0.0 };
+                let product = (0..width).map(|d| value(row, 0, d) * value(key, 1, d)).sum::<f64>();
+                if seen { product + bias } else { f64::NEG_INFINITY }
+            };
+            let scores: Vec<f64> = (0..tokens).map(score).collect();
             let highest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let weights: Vec<f64> = scores.iter().map(|score| (score - highest).exp()).collect();
             let sum: f64 = weights.iter().sum();
@@ -277,26 +310,26 @@ proptest! {
             buffer
         };
         let (input, weight, bias) = (padded(rows, offset), padded(1, 1.0), padded(1, 0.0));
-        let run = |kernels: &Kernels| {
+        let run = |kernels: &Kernels, rms: bool| {
             let mut out = filled(rows * stride, || f32::NAN);
+            let call = LayerNorm {
+                input: input.values().as_ptr(),
+                out: out.values_mut().as_mut_ptr(),
+                stride,
+                rows,
+                width,
+                weight: weight.values().as_ptr(),
+                bias: bias.values().as_ptr(),
+                eps: 1e-6,
+            };
             // SAFETY: every buffer has the size that the call states.
-            unsafe {
-                kernels.layer_norm(&LayerNorm {
-                    input: input.values().as_ptr(),
-                    out: out.values_mut().as_mut_ptr(),
-                    stride,
-                    rows,
-                    width,
-                    weight: weight.values().as_ptr(),
-                    bias: bias.values().as_ptr(),
-                    eps: 1e-6,
-                });
-            }
+            unsafe { if rms { kernels.rms_norm(&call) } else { kernels.layer_norm(&call) } }
             out.values().to_vec()
         };
-        let expected = run(Kernels::of(Isa::Portable).unwrap());
+        let [expected, expected_rms] = [false, true].map(|rms| run(Kernels::of(Isa::Portable).unwrap(), rms));
         for kernels in Kernels::available() {
-            prop_assert_eq!(bits(&run(kernels)), bits(&expected), "{}", kernels.isa().name());
+            prop_assert_eq!(bits(&run(kernels, false)), bits(&expected), "{}", kernels.isa().name());
+            prop_assert_eq!(bits(&run(kernels, true)), bits(&expected_rms), "{}", kernels.isa().name());
         }
         for row in 0..rows {
             let values: Vec<f64> = input.values()[row * stride..][..width].iter().map(|&value| f64::from(value)).collect();
@@ -308,8 +341,31 @@ proptest! {
                 let found = f64::from(expected[row * stride + at]);
                 let bound = 2e-6 * (1.0 + f64::from(offset.abs()) / (variance + 1e-6).sqrt());
                 prop_assert!((found - exact).abs() < bound, "({row}, {at}): {found} against {exact}");
+                let mean_square = values.iter().map(|value| value * value).sum::<f64>() / count;
+                let exact = value / (mean_square + 1e-6).sqrt() * f64::from(weight.values()[at]);
+                let found = f64::from(expected_rms[row * stride + at]);
+                prop_assert!((found - exact).abs() < 2e-6 * (1.0 + exact.abs()), "({row}, {at}): {found} against {exact}");
             }
+            prop_assert!(expected_rms[row * stride + width..(row + 1) * stride].iter().all(|&value| value == 0.0));
             prop_assert!(expected[row * stride + width..(row + 1) * stride].iter().all(|&value| value == 0.0));
+        }
+    }
+}
+
+#[test]
+fn a_turn_is_the_complex_product_with_the_position() {
+    let rotary = Rotary::new(5_000, 8, 10_000.0).unwrap();
+    for position in [0_u32, 1, 77, 4_999] {
+        let mut next = noise(u64::from(position));
+        let head: [f32; 8] = std::array::from_fn(|_| next());
+        let mut turned = head;
+        rotary.turn(position as usize, &mut turned);
+        for i in 0..4_u8 {
+            let at = usize::from(i);
+            let angle = f64::from(position) * 10_000.0_f64.powf(-f64::from(i) / 4.0);
+            let (a, b) = (f64::from(head[at]), f64::from(head[at + 4]));
+            assert!((f64::from(turned[at]) - (a * angle.cos() - b * angle.sin())).abs() < 3e-7);
+            assert!((f64::from(turned[at + 4]) - (a * angle.sin() + b * angle.cos())).abs() < 3e-7);
         }
     }
 }

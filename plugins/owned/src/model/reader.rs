@@ -1,23 +1,30 @@
 //! Reading tensors into their packed places, for any architecture.
 //!
 //! A [`Reader`] owns the open file and the count of what was read; it tells the host after each tensor, so that a load
-//! can be cancelled. Which tensors there are is the architecture's business.
+//! can be cancelled. Which tensors there are is the blueprint's business.
 
+use super::blueprint::{Linear, Norm, NormKind};
 use crate::artifact::safetensors::SafeTensors;
 use crate::error::{OwnedError, Result};
 use crate::kernel::buffer::{Buffer, OutOfMemory};
 use crate::kernel::lanes::LANES;
 use crate::kernel::packed::PackedLinear;
 
-/// The constants of one layer normalisation, zeros up to the next multiple of 16.
-pub struct Norm {
+/// The constants of one normalisation, zeros up to the next multiple of 16.
+pub struct NormWeights {
     /// Weights.
     pub weight: Buffer,
-    /// Biases.
+    /// Biases; zeros where there are none.
     pub bias: Buffer,
+    /// Which normalisation.
+    pub kind: NormKind,
+    /// Added to the variance.
+    pub eps: f32,
+    /// Values per row that count.
+    pub width: usize,
 }
 
-impl Norm {
+impl NormWeights {
     /// Bytes held.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -31,37 +38,45 @@ pub fn value_count(shape: &[usize]) -> u64 {
     shape.iter().map(|&dimension| dimension as u64).product()
 }
 
+/// Values read and values in all; says `false` to stop.
+pub type Progress<'p> = &'p mut dyn FnMut(u64, u64) -> bool;
+
 /// Reads tensors into their packed places.
 pub struct Reader<'r> {
     tensors: SafeTensors,
     prefix: &'static str,
     done: u64,
     total: u64,
-    progress: &'r mut dyn FnMut(u64, u64) -> bool,
+    progress: Progress<'r>,
 }
 
 impl<'r> Reader<'r> {
-    /// A reader of an open file. `prefix` stands before every name; `total` is how many values will be read;
-    /// `progress` is told values read and values in all, and says `false` to stop.
+    /// A reader of an open file. `prefix` stands before every name; of the `total` values of the load, `done` were read
+    /// before.
     #[must_use]
-    pub fn new(
-        tensors: SafeTensors,
-        prefix: &'static str,
-        total: u64,
-        progress: &'r mut dyn FnMut(u64, u64) -> bool,
-    ) -> Self {
+    pub fn new(tensors: SafeTensors, prefix: &'static str, (done, total): (u64, u64), progress: Progress<'r>) -> Self {
         Self {
             tensors,
             prefix,
-            done: 0,
+            done,
             total,
             progress,
         }
     }
 
-    fn read(&mut self, name: &str, shape: &[usize], row: impl FnMut(usize, &[f32])) -> Result<()> {
-        self.tensors.read_rows(&format!("{}{name}", self.prefix), shape, row)?;
-        self.done += value_count(shape);
+    /// The same file with complete names, without prefix.
+    pub const fn drop_prefix(&mut self) {
+        self.prefix = "";
+    }
+
+    /// Values read so far, those before this reader included.
+    #[must_use]
+    pub const fn done(&self) -> u64 {
+        self.done
+    }
+
+    fn count(&mut self, values: u64) -> Result<()> {
+        self.done += values;
         if (self.progress)(self.done, self.total) {
             Ok(())
         } else {
@@ -69,46 +84,66 @@ impl<'r> Reader<'r> {
         }
     }
 
-    /// A table of rows, each padded with zeros to the next multiple of 16.
+    fn read(&mut self, name: &str, shape: &[usize], row: impl FnMut(usize, &[f32])) -> Result<()> {
+        self.tensors.read_rows(&format!("{}{name}", self.prefix), shape, row)?;
+        self.count(value_count(shape))
+    }
+
+    /// A table of rows times `factor`, each padded with zeros to the next multiple of 16.
     ///
     /// # Errors
     /// What [`SafeTensors::read_rows`] says, [`OwnedError::OutOfMemory`], [`OwnedError::Cancelled`].
-    pub fn table(&mut self, name: &str, rows: usize, width: usize) -> Result<Buffer> {
+    pub fn table(&mut self, name: &str, (rows, width): (usize, usize), factor: f64) -> Result<Buffer> {
         let stride = width.next_multiple_of(LANES);
         let size = rows.checked_mul(stride).ok_or(OutOfMemory { bytes: usize::MAX })?;
         let mut table = Buffer::zeroed(size)?;
         self.read(name, &[rows, width], |row, values| {
-            table.values_mut()[row * stride..][..values.len()].copy_from_slice(values);
+            let target = &mut table.values_mut()[row * stride..][..values.len()];
+            for (target, &value) in target.iter_mut().zip(values) {
+                *target = scaled(value, factor);
+            }
         })?;
         Ok(table)
     }
 
-    /// `NAME.weight` and `NAME.bias` of a layer normalisation.
+    /// `NAME.weight` and `NAME.bias` of a normalisation over `width` values, times `factor`.
     ///
     /// # Errors
     /// As [`Self::table`].
-    pub fn norm(&mut self, name: &str, width: usize) -> Result<Norm> {
-        let mut vector = |part: &str| -> Result<Buffer> {
+    pub fn norm(&mut self, norm: &Norm, width: usize, factor: f64) -> Result<NormWeights> {
+        let from = if norm.kind == NormKind::RmsFromOne { 1.0 } else { 0.0 };
+        let mut vector = |part: &str, from: f64| -> Result<Buffer> {
             let mut buffer = Buffer::zeroed(width.next_multiple_of(LANES))?;
-            self.read(&format!("{name}.{part}"), &[width], |_, values| {
-                buffer.values_mut()[..values.len()].copy_from_slice(values);
+            self.read(&format!("{}.{part}", norm.name), &[width], |_, values| {
+                for (target, &value) in buffer.values_mut().iter_mut().zip(values) {
+                    *target = rounded((f64::from(value) + from) * factor);
+                }
             })?;
             Ok(buffer)
         };
-        Ok(Norm {
-            weight: vector("weight")?,
-            bias: vector("bias")?,
+        let weight = vector("weight", from)?;
+        let bias = if norm.bias {
+            vector("bias", 0.0)?
+        } else {
+            Buffer::zeroed(width.next_multiple_of(LANES))?
+        };
+        Ok(NormWeights {
+            weight,
+            bias,
+            kind: norm.kind,
+            eps: norm.eps,
+            width,
         })
     }
 
-    /// `NAME.weight` (`outputs × inputs`) and `NAME.bias`, times `factor`, into columns and inputs of a packed layer
-    /// as `column` and `place` say.
+    /// Some rows of `NAME.weight` (`rows × inputs`) and `NAME.bias`, times `factor`, into columns and inputs of a
+    /// packed layer as `column` and `place` say.
     ///
     /// # Errors
     /// As [`Self::table`].
     pub fn linear(
         &mut self,
-        name: &str,
+        linear: &Linear,
         (outputs, inputs): (usize, usize),
         layer: &mut PackedLinear,
         factor: f64,
@@ -116,11 +151,88 @@ impl<'r> Reader<'r> {
         place: impl Fn(usize) -> usize,
     ) -> Result<()> {
         let mut bias = vec![0.0; outputs];
-        self.read(&format!("{name}.bias"), &[outputs], |_, values| {
-            bias.copy_from_slice(values)
-        })?;
-        self.read(&format!("{name}.weight"), &[outputs, inputs], |output, weights| {
+        if linear.bias {
+            let name = format!("{}{}.bias", self.prefix, linear.name);
+            self.tensors.read_rows(&name, &[linear.tensor_rows], |_, values| {
+                bias.copy_from_slice(&values[linear.first..linear.first + outputs]);
+            })?;
+            self.count(outputs as u64)?;
+        }
+        let name = format!("{}{}.weight", self.prefix, linear.name);
+        let shape = [linear.tensor_rows, inputs];
+        let some = linear.first..linear.first + outputs;
+        self.tensors.read_some_rows(&name, &shape, some, |output, weights| {
             layer.set_output(column(output), weights, bias[output], factor, &place);
-        })
+        })?;
+        self.count((outputs * inputs) as u64)
+    }
+}
+
+fn scaled(value: f32, factor: f64) -> f32 {
+    rounded(f64::from(value) * factor)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is what is asked for")]
+fn rounded(value: f64) -> f32 {
+    value as f32
+}
+
+/// Every tensor that these parts need, with its shape, each once.
+#[derive(Default)]
+pub struct TensorPlan {
+    tensors: Vec<(String, Vec<usize>)>,
+}
+
+impl TensorPlan {
+    /// Adds a tensor.
+    pub fn add(&mut self, name: String, shape: Vec<usize>) {
+        if !self.tensors.iter().any(|(known, _)| *known == name) {
+            self.tensors.push((name, shape));
+        }
+    }
+
+    /// Adds the tensors of a linear layer.
+    pub fn add_linear(&mut self, prefix: &str, linear: &Linear, inputs: usize) {
+        let name = format!("{prefix}{}", linear.name);
+        self.add(format!("{name}.weight"), vec![linear.tensor_rows, inputs]);
+        if linear.bias {
+            self.add(format!("{name}.bias"), vec![linear.tensor_rows]);
+        }
+    }
+
+    /// Adds the tensors of a normalisation.
+    pub fn add_norm(&mut self, prefix: &str, norm: &Norm, width: usize) {
+        self.add(format!("{prefix}{}.weight", norm.name), vec![width]);
+        if norm.bias {
+            self.add(format!("{prefix}{}.bias", norm.name), vec![width]);
+        }
+    }
+
+    /// Checks that a file has them all.
+    ///
+    /// # Errors
+    /// [`OwnedError::Tensor`] naming the first that is missing or has another shape or type.
+    pub fn check(&self, tensors: &SafeTensors) -> Result<()> {
+        self.tensors
+            .iter()
+            .try_for_each(|(name, shape)| tensors.require(name, shape))
+    }
+
+    /// Values in all.
+    #[must_use]
+    pub fn values(&self) -> u64 {
+        self.tensors.iter().map(|(_, shape)| value_count(shape)).sum()
+    }
+
+    /// The file's tensors that are neither planned nor known to be left over from training.
+    #[must_use]
+    pub fn unused(&self, tensors: &SafeTensors, prefix: &str, left_over: &[&str]) -> Vec<String> {
+        let needed: std::collections::HashSet<&str> = self.tensors.iter().map(|(name, _)| name.as_str()).collect();
+        tensors
+            .names()
+            .into_iter()
+            .filter(|&name| !needed.contains(name) && !left_over.contains(&name.strip_prefix(prefix).unwrap_or(name)))
+            .map(str::to_owned)
+            .collect()
     }
 }

@@ -5,8 +5,10 @@
 
 use std::ops::Range;
 
+use super::blueprint::{Activation, NormKind};
+use super::reader::NormWeights;
 use super::workspace::{BLOCK_ROWS, Matrix, Views};
-use crate::kernel::attention::{Head, SCORE_ROWS};
+use crate::kernel::attention::{Head, SCORE_ROWS, Span};
 use crate::kernel::gemm::{Epilogue, Gemm};
 use crate::kernel::isa::Kernels;
 use crate::kernel::lanes::LANES;
@@ -58,27 +60,34 @@ impl Crew<'_> {
     }
 }
 
-/// A layer normalisation's constants.
-pub struct NormWeights<'w> {
-    /// Weights, zeros up to the next multiple of 16.
-    pub weight: &'w [f32],
-    /// Biases, likewise.
-    pub bias: &'w [f32],
-    /// Added to the variance.
-    pub eps: f32,
-    /// Values per row that count.
-    pub width: usize,
-}
-
 /// What follows a linear layer.
 #[derive(Clone, Copy)]
 pub enum After {
-    /// Nothing.
-    Nothing,
-    /// GELU by the error function.
-    Gelu,
-    /// Adds the same element of another matrix, whose row `first_row` belongs to row 0.
+    /// An activation.
+    Activate(Activation),
+    /// Adds the same element of another matrix, whose row of that number belongs to row 0.
     Add(Matrix, usize),
+    /// Multiplies with the same element of another matrix, likewise.
+    Times(Matrix, usize),
+}
+
+/// The heads of one sequence that a rank attends to.
+#[derive(Clone)]
+pub struct Heads<'b> {
+    /// Key and value heads.
+    pub groups: Range<usize>,
+    /// Query heads to a key and value head.
+    pub per_group: usize,
+    /// Query heads of the model.
+    pub heads: usize,
+    /// Key and value heads of the model.
+    pub kv_heads: usize,
+    /// Width of a head, and how far apart heads begin.
+    pub widths: (usize, usize),
+    /// Which keys a query sees.
+    pub span: Span,
+    /// For each query head `2 × reach` values, that of distance d at `reach + d`, and the reach; empty for none.
+    pub distance_bias: (&'b [f32], usize),
 }
 
 /// One rank at work.
@@ -140,7 +149,7 @@ impl<'c> Worker<'c> {
     ///
     /// # Errors
     /// [`Stopped`] when the call is to end.
-    fn worked(&mut self, operations: usize) -> Result<(), Stopped> {
+    pub fn worked(&mut self, operations: usize) -> Result<(), Stopped> {
         self.since_pause += operations as u64;
         if self.since_pause < self.crew.kernels.operations_per_millisecond() {
             return Ok(());
@@ -174,7 +183,7 @@ impl<'c> Worker<'c> {
         let k = layer.inputs();
         assert!(panels.end * LANES <= layer.columns() && layer.columns() <= out.stride && k <= input.stride);
         assert!(input_row + rows <= input.rows && out_row + rows <= out.rows);
-        if let After::Add(source, row) = after {
+        if let After::Add(source, row) | After::Times(source, row) = after {
             assert!(row + rows <= source.rows && layer.columns() <= source.stride);
         }
         let per_panel = |rows: usize| 2 * rows * k * LANES;
@@ -186,9 +195,12 @@ impl<'c> Worker<'c> {
                 let count = step.min(panels.end - panel);
                 let column = panel * LANES;
                 let epilogue = match after {
-                    After::Nothing => Epilogue::None,
-                    After::Gelu => Epilogue::Gelu,
+                    After::Activate(activation) => epilogue_of(activation),
                     After::Add(source, row) => Epilogue::Residual {
+                        source: source.at(row + first, column),
+                        stride: source.stride,
+                    },
+                    After::Times(source, row) => Epilogue::Times {
                         source: source.at(row + first, column),
                         stride: source.stride,
                     },
@@ -202,6 +214,7 @@ impl<'c> Worker<'c> {
                         rows: block,
                         k,
                         panels: layer.panels()[column * k..].as_ptr(),
+                        panel_stride: k * LANES,
                         panel_count: count,
                         bias: layer.bias()[column..].as_ptr(),
                         out: out.at(out_row + first, column),
@@ -221,44 +234,54 @@ impl<'c> Worker<'c> {
     /// [`Stopped`].
     ///
     /// # Safety
-    /// This rank's heads of `qkv` are complete for those rows; no other rank touches these heads now.
-    pub unsafe fn attention(
-        &mut self,
-        heads: Range<usize>,
-        (head_width, head_stride): (usize, usize),
-        first: usize,
-        tokens: usize,
-    ) -> Result<(), Stopped> {
+    /// These heads of `qkv` are complete for those rows; no other rank touches them now.
+    pub unsafe fn attention(&mut self, call: &Heads<'_>, first: usize, tokens: usize) -> Result<(), Stopped> {
         let views = self.views;
-        let part = views.qkv.stride / 3;
-        assert!(tokens <= views.longest && heads.end * head_stride <= part && part <= views.context.stride);
+        let (width, stride) = call.widths;
+        let (bias, reach) = call.distance_bias;
+        let columns = (call.heads + 2 * call.kv_heads) * stride;
+        assert!(tokens <= views.longest && width <= stride && columns <= views.qkv.stride);
+        assert!(call.groups.end <= call.kv_heads && call.kv_heads * call.per_group == call.heads);
+        assert!(call.heads * stride <= views.context.stride);
         assert!(first + tokens <= views.qkv.rows && first + tokens <= views.context.rows);
-        for number in heads {
-            let column = number * head_stride;
-            let head = Head {
-                q: views.qkv.at(first, column),
-                k: views.qkv.at(first, part + column),
-                v: views.qkv.at(first, 2 * part + column),
-                stride: views.qkv.stride,
-                tokens,
-                width: head_width,
-                key_panels: views.key_panels,
-                value_panels: views.value_panels,
-                scores: views.scores,
-                context: views.context.at(first, column),
-                context_stride: views.context.stride,
-            };
-            // SAFETY: rows and columns lie inside the matrices (asserted above), the scratch has room for `tokens`
-            // and is private; the caller promises the absence of races.
-            unsafe { self.crew.kernels.prepare_head(&head) };
-            let tiles = tokens.div_ceil(SCORE_ROWS);
-            let mut row = 0;
-            for tile in 0..tiles {
-                let rows = tokens / tiles + usize::from(tile < tokens % tiles);
-                // SAFETY: as above, and the head was prepared.
-                unsafe { self.crew.kernels.head_rows(&head, row, rows) };
-                row += rows;
-                self.worked(4 * rows * tokens * head_width)?;
+        assert!(bias.is_empty() || (tokens + LANES <= reach && bias.len() == 2 * reach * call.heads));
+        for group in call.groups.clone() {
+            for number in group * call.per_group..(group + 1) * call.per_group {
+                let head = Head {
+                    q: views.qkv.at(first, number * stride),
+                    k: views.qkv.at(first, (call.heads + group) * stride),
+                    v: views.qkv.at(first, (call.heads + call.kv_heads + group) * stride),
+                    stride: views.qkv.stride,
+                    tokens,
+                    width,
+                    span: call.span,
+                    distance_bias: if bias.is_empty() {
+                        std::ptr::null()
+                    } else {
+                        bias[(2 * number + 1) * reach..].as_ptr()
+                    },
+                    key_panels: views.key_panels,
+                    value_panels: views.value_panels,
+                    scores: views.scores,
+                    context: views.context.at(first, number * stride),
+                    context_stride: views.context.stride,
+                };
+                if number == group * call.per_group {
+                    // SAFETY: rows and columns lie inside the matrices (asserted above), the scratch has room for
+                    // `tokens` and is private; the caller promises the absence of races.
+                    unsafe { self.crew.kernels.prepare_head(&head) };
+                }
+                let tiles = tokens.div_ceil(SCORE_ROWS);
+                let mut row = 0;
+                for tile in 0..tiles {
+                    let rows = tokens / tiles + usize::from(tile < tokens % tiles);
+                    // SAFETY: as above, the group's keys and values were prepared, and the bias of this head reaches
+                    // as far as the sequence is long.
+                    unsafe { self.crew.kernels.head_rows(&head, row, rows) };
+                    let (begin, end) = call.span.of_rows(row, rows, tokens);
+                    row += rows;
+                    self.worked(4 * rows * (end - begin) * width)?;
+                }
             }
         }
         Ok(())
@@ -271,33 +294,64 @@ impl<'c> Worker<'c> {
     ///
     /// # Safety
     /// No rank writes the input now; nobody else touches the output now.
-    pub unsafe fn layer_norm(
+    pub unsafe fn norm(&mut self, input: Matrix, out: Matrix, rows: usize, norm: &NormWeights) -> Result<(), Stopped> {
+        assert!(rows <= input.rows && rows <= out.rows && norm.weight.values().len() <= out.stride);
+        // SAFETY: as the caller promises.
+        unsafe { self.norm_columns(input, out, 0, rows, norm) }
+    }
+
+    /// The same for some columns only: those from `column` on, as many as the normalisation has values.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    ///
+    /// # Safety
+    /// As [`Self::norm`].
+    pub unsafe fn norm_columns(
         &mut self,
         input: Matrix,
         out: Matrix,
+        column: usize,
         rows: usize,
         norm: &NormWeights,
     ) -> Result<(), Stopped> {
+        let padded = norm.width.next_multiple_of(LANES);
         assert!(input.stride == out.stride && rows <= input.rows && rows <= out.rows);
-        assert!(norm.weight.len() == out.stride && norm.bias.len() == out.stride && norm.width <= out.stride);
+        assert!(column + padded <= out.stride);
+        assert!(norm.weight.values().len() == padded && norm.bias.values().len() == padded);
         for first in (0..rows).step_by(BLOCK_ROWS) {
             let block = BLOCK_ROWS.min(rows - first);
+            let call = LayerNorm {
+                input: input.at(first, column),
+                out: out.at(first, column),
+                stride: out.stride,
+                rows: block,
+                width: norm.width,
+                weight: norm.weight.values().as_ptr(),
+                bias: norm.bias.values().as_ptr(),
+                eps: norm.eps,
+            };
             // SAFETY: rows lie inside the matrices and the constants have their length (asserted above); the caller
             // promises the absence of races.
             unsafe {
-                self.crew.kernels.layer_norm(&LayerNorm {
-                    input: input.at(first, 0),
-                    out: out.at(first, 0),
-                    stride: out.stride,
-                    rows: block,
-                    width: norm.width,
-                    weight: norm.weight.as_ptr(),
-                    bias: norm.bias.as_ptr(),
-                    eps: norm.eps,
-                });
+                match norm.kind {
+                    NormKind::Layer => self.crew.kernels.layer_norm(&call),
+                    NormKind::Rms | NormKind::RmsFromOne => self.crew.kernels.rms_norm(&call),
+                }
             }
             self.worked(10 * block * norm.width)?;
         }
         Ok(())
+    }
+}
+
+const fn epilogue_of(activation: Activation) -> Epilogue {
+    match activation {
+        Activation::None => Epilogue::None,
+        Activation::Gelu => Epilogue::Gelu,
+        Activation::GeluTanh => Epilogue::GeluTanh,
+        Activation::Silu => Epilogue::Silu,
+        Activation::Tanh => Epilogue::Tanh,
+        Activation::Relu => Epilogue::Relu,
     }
 }

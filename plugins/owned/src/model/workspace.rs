@@ -3,7 +3,7 @@
 //! A [`Workspace`] owns its buffers and grows to the largest group it has seen. [`Views`] are the matrices of one
 //! rank for one call: private ones, and ones that several ranks share when they work together.
 
-use super::bert::BertShape;
+use super::encoder::Shape;
 use crate::kernel::attention;
 use crate::kernel::buffer::{Buffer, OutOfMemory};
 
@@ -62,6 +62,10 @@ impl Matrix {
 pub struct Views {
     /// Residual stream, private: `[rows][hidden]`.
     pub stream: Matrix,
+    /// A normalised copy of it, private; of no rows where the model needs none.
+    pub normed: Matrix,
+    /// One vector an item, twice, private: `[items][widest step]`; of no rows where nothing follows pooling.
+    pub vectors: [Matrix; 2],
     /// Transposed keys of a head, private.
     pub key_panels: *mut f32,
     /// Values of a head, private.
@@ -70,7 +74,7 @@ pub struct Views {
     pub scores: *mut f32,
     /// Tokens that the three have room for.
     pub longest: usize,
-    /// Queries, keys and values side by side, shared: `[rows][3 × heads × width]`.
+    /// Queries, keys and values side by side, shared: `[rows][(heads + 2 × kv heads) × width]`.
     pub qkv: Matrix,
     /// Attention's output, shared: `[rows][heads × width]`.
     pub context: Matrix,
@@ -78,6 +82,8 @@ pub struct Views {
     pub sum: Matrix,
     /// Feed-forward activations of a block, shared: `[block rows][intermediate]`.
     pub inner: Matrix,
+    /// The same before the gate, shared; of no rows where there is none.
+    pub ungated: Matrix,
 }
 
 // SAFETY: addresses only; see `Matrix`.
@@ -85,10 +91,25 @@ unsafe impl Send for Views {}
 // SAFETY: as above.
 unsafe impl Sync for Views {}
 
+/// The largest sizes that a plan asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Need {
+    /// Rows of a group.
+    pub rows: usize,
+    /// Tokens of an item.
+    pub longest: usize,
+    /// Items of a group.
+    pub items: usize,
+    /// Rows of a feed-forward block.
+    pub block_rows: usize,
+}
+
 /// Buffers for groups of some size.
 #[derive(Default)]
 pub struct Workspace {
     stream: Buffer,
+    normed: Buffer,
+    vectors: [Buffer; 2],
     key_panels: Buffer,
     value_panels: Buffer,
     scores: Buffer,
@@ -96,6 +117,7 @@ pub struct Workspace {
     context: Buffer,
     sum: Buffer,
     inner: Buffer,
+    ungated: Buffer,
     longest: usize,
 }
 
@@ -112,8 +134,17 @@ impl Workspace {
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub fn fit_private(&mut self, shape: &BertShape, rows: usize, longest: usize) -> Result<(), OutOfMemory> {
+    pub fn fit_private(&mut self, shape: &Shape, need: Need) -> Result<(), OutOfMemory> {
+        let Need {
+            rows, longest, items, ..
+        } = need;
         grow(&mut self.stream, rows * shape.hidden_stride)?;
+        if shape.norms_inputs {
+            grow(&mut self.normed, rows * shape.hidden_stride)?;
+        }
+        for vectors in &mut self.vectors {
+            grow(vectors, items * shape.step_stride)?;
+        }
         grow(
             &mut self.key_panels,
             attention::key_panel_len(longest, shape.head_stride),
@@ -131,26 +162,36 @@ impl Workspace {
     ///
     /// # Errors
     /// [`OutOfMemory`].
-    pub fn fit_shared(&mut self, shape: &BertShape, rows: usize, block_rows: usize) -> Result<(), OutOfMemory> {
-        grow(&mut self.qkv, rows * 3 * shape.heads_stride())?;
+    pub fn fit_shared(&mut self, shape: &Shape, need: Need) -> Result<(), OutOfMemory> {
+        let Need { rows, block_rows, .. } = need;
+        grow(&mut self.qkv, rows * shape.qkv_stride())?;
         grow(&mut self.context, rows * shape.heads_stride())?;
         grow(&mut self.sum, rows * shape.hidden_stride)?;
+        if shape.gated {
+            grow(&mut self.ungated, block_rows * shape.intermediate_stride)?;
+        }
         grow(&mut self.inner, block_rows * shape.intermediate_stride)
     }
 
     /// The matrices of a rank that shares nothing.
     #[must_use]
-    pub fn views(&mut self, shape: &BertShape) -> Views {
+    pub fn views(&mut self, shape: &Shape) -> Views {
         Views {
             stream: Matrix::of(&mut self.stream, shape.hidden_stride),
+            normed: Matrix::of(&mut self.normed, shape.hidden_stride),
+            vectors: self
+                .vectors
+                .each_mut()
+                .map(|vectors| Matrix::of(vectors, shape.step_stride.max(1))),
             key_panels: self.key_panels.values_mut().as_mut_ptr(),
             value_panels: self.value_panels.values_mut().as_mut_ptr(),
             scores: self.scores.values_mut().as_mut_ptr(),
             longest: self.longest,
-            qkv: Matrix::of(&mut self.qkv, 3 * shape.heads_stride()),
+            qkv: Matrix::of(&mut self.qkv, shape.qkv_stride()),
             context: Matrix::of(&mut self.context, shape.heads_stride()),
             sum: Matrix::of(&mut self.sum, shape.hidden_stride),
             inner: Matrix::of(&mut self.inner, shape.intermediate_stride),
+            ungated: Matrix::of(&mut self.ungated, shape.intermediate_stride),
         }
     }
 
@@ -159,6 +200,9 @@ impl Workspace {
     pub fn bytes(&self) -> usize {
         [
             &self.stream,
+            &self.normed,
+            &self.vectors[0],
+            &self.vectors[1],
             &self.key_panels,
             &self.value_panels,
             &self.scores,
@@ -166,6 +210,7 @@ impl Workspace {
             &self.context,
             &self.sum,
             &self.inner,
+            &self.ungated,
         ]
         .into_iter()
         .map(Buffer::bytes)
@@ -182,6 +227,7 @@ impl Views {
             context: leader.context,
             sum: leader.sum,
             inner: leader.inner,
+            ungated: leader.ungated,
             ..self
         }
     }

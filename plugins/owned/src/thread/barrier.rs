@@ -1,16 +1,18 @@
 //! A barrier for a few threads that are usually microseconds apart.
 //!
 //! Owns a generation counter. A wait spins for a bounded time and then parks, so a thread whose partners were
-//! preempted costs nothing; the number of parked waits tells the engine that the machine is busy. Stopping the barrier
+//! preempted costs nothing; the time spent parked tells `contention` that the machine is busy. Stopping the barrier
 //! releases everybody for good.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::Stopped;
 
-/// Spins before a wait parks: some tens of microseconds, a few times what the steps of a layer differ by.
-const SPINS: u32 = 2_000;
+/// Spins before a wait parks: some tens of microseconds, what the ranks' parts of a step usually differ by. Parking and
+/// waking cost about as much again.
+const SPINS: u32 = 4_000;
 
 /// A reusable barrier.
 pub struct Barrier {
@@ -19,7 +21,7 @@ pub struct Barrier {
     generation: AtomicU32,
     stopped: AtomicBool,
     sleepers: AtomicU32,
-    parked_waits: AtomicU32,
+    parked_nanos: AtomicU64,
     lock: Mutex<()>,
     changed: Condvar,
 }
@@ -34,7 +36,7 @@ impl Barrier {
             generation: AtomicU32::new(0),
             stopped: AtomicBool::new(false),
             sleepers: AtomicU32::new(0),
-            parked_waits: AtomicU32::new(0),
+            parked_nanos: AtomicU64::new(0),
             lock: Mutex::new(()),
             changed: Condvar::new(),
         }
@@ -61,7 +63,7 @@ impl Barrier {
             }
             std::hint::spin_loop();
         }
-        self.parked_waits.fetch_add(1, Ordering::Relaxed);
+        let parked = Instant::now();
         // The sleeper announces itself before it looks again, the waker changes the generation before it looks for
         // sleepers: one of them sees the other.
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,6 +73,8 @@ impl Barrier {
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
         drop(guard);
+        let nanos = u64::try_from(parked.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.parked_nanos.fetch_add(nanos, Ordering::Relaxed);
         self.outcome()
     }
 
@@ -80,10 +84,10 @@ impl Barrier {
         self.wake_sleepers();
     }
 
-    /// How many waits had to park.
+    /// Time that ranks spent parked, over all ranks.
     #[must_use]
-    pub fn parked_waits(&self) -> u32 {
-        self.parked_waits.load(Ordering::Relaxed)
+    pub fn parked(&self) -> Duration {
+        Duration::from_nanos(self.parked_nanos.load(Ordering::Relaxed))
     }
 
     fn released(&self, generation: u32) -> bool {
@@ -139,12 +143,14 @@ mod tests {
         let barrier = Barrier::new(2);
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| barrier.wait());
-            while barrier.parked_waits() == 0 {
+            while barrier.sleepers.load(Ordering::SeqCst) == 0 {
                 std::thread::yield_now();
             }
+            assert_eq!(barrier.parked(), Duration::ZERO, "counted before it ended");
             barrier.stop();
             assert_eq!(waiting.join().unwrap(), Err(Stopped));
         });
+        assert!(barrier.parked() > Duration::ZERO);
         assert_eq!(barrier.wait(), Err(Stopped));
     }
 }

@@ -6,6 +6,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::Stopped;
 
@@ -17,6 +18,7 @@ const STOPPED: u32 = 2;
 pub struct Gate {
     state: AtomicU32,
     done: AtomicU64,
+    held_nanos: AtomicU64,
     lock: Mutex<()>,
     changed: Condvar,
 }
@@ -26,6 +28,7 @@ impl Default for Gate {
         Self {
             state: AtomicU32::new(OPEN),
             done: AtomicU64::new(0),
+            held_nanos: AtomicU64::new(0),
             lock: Mutex::new(()),
             changed: Condvar::new(),
         }
@@ -44,6 +47,12 @@ impl Gate {
         self.done.load(Ordering::Relaxed)
     }
 
+    /// Time that the host's checkpoints took so far.
+    #[must_use]
+    pub fn held(&self) -> Duration {
+        Duration::from_nanos(self.held_nanos.load(Ordering::Relaxed))
+    }
+
     /// Runs the host's checkpoint with the gate closed. `keep_going` says what the host decided.
     ///
     /// # Errors
@@ -56,7 +65,11 @@ impl Gate {
         {
             return Err(Stopped);
         }
-        if !keep_going() {
+        let entered = Instant::now();
+        let keep_going = keep_going();
+        let nanos = u64::try_from(entered.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.held_nanos.fetch_add(nanos, Ordering::Relaxed);
+        if !keep_going {
             self.stop();
             return Err(Stopped);
         }

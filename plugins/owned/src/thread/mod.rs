@@ -1,8 +1,9 @@
-//! Helper threads and how they meet: a pool, a barrier, and a gate for checkpoints.
+//! Helper threads and how they meet: a pool, a barrier, a gate for checkpoints, and when not to meet.
 //!
 //! Knows nothing of models. `engine` takes a team for each call; `model` works on the ranks.
 
 pub mod barrier;
+pub mod contention;
 pub mod gate;
 pub mod pool;
 

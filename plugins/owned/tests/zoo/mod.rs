@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use synapse_owned::artifact::ArtifactFiles;
 use synapse_owned::artifact::modules::Pooling;
-use synapse_owned::engine::{Batch, CallControl, Engine, LoadSettings, Model};
+use synapse_owned::engine::{Batch, CallControl, Engine, LoadSettings, Model, Task};
 use synapse_owned::error::Result;
 
 /// The length of the MiniLM weights file.
@@ -36,7 +36,7 @@ pub fn skip(why: &str) {
 /// Settings with room for anything that the tests send.
 pub fn settings(pooling: Pooling, max_tokens: usize) -> LoadSettings {
     LoadSettings {
-        pooling,
+        task: Task::Embed(pooling),
         max_tokens,
         max_batch: 1_000,
         max_batch_tokens: 1_000_000,
@@ -45,12 +45,7 @@ pub fn settings(pooling: Pooling, max_tokens: usize) -> LoadSettings {
 
 /// The files of a folder in the hub's layout.
 pub fn files(config: PathBuf, weights: PathBuf) -> ArtifactFiles {
-    ArtifactFiles {
-        config,
-        weights,
-        modules: None,
-        pooling: None,
-    }
+    ArtifactFiles::new(config, weights)
 }
 
 /// Loads a fixture model.
@@ -59,6 +54,31 @@ pub fn load(engine: &Engine, folder: &str, weights: &str, pooling: Pooling, max_
     engine
         .load(&files, settings(pooling, max_tokens), &mut |_, _| true)
         .expect("the fixture loads")
+}
+
+/// Computes an oracle's items in one call, segments included, and gives one vector or score per item.
+pub fn embed_items(engine: &Engine, model: &Model, items: &[&OracleItem], threads: usize) -> Vec<Vec<f32>> {
+    let ids: Vec<i32> = items.iter().flat_map(|item| item.ids.clone()).collect();
+    let with_types = items.iter().any(|item| !item.type_ids.is_empty());
+    let mut type_ids = Vec::new();
+    let mut offsets = vec![0];
+    for item in items {
+        offsets.push(offsets[offsets.len() - 1] + u32::try_from(item.ids.len()).unwrap());
+        if with_types {
+            type_ids.extend(&item.type_ids);
+            type_ids.resize(offsets[offsets.len() - 1] as usize, 0);
+        }
+    }
+    let mut out = vec![f32::NAN; items.len() * model.dims()];
+    let batch = Batch {
+        ids: &ids,
+        offsets: &offsets,
+        type_ids: &type_ids,
+    };
+    engine
+        .embed(model, batch, threads, &GoOn, &mut out)
+        .expect("the batch is served");
+    out.chunks_exact(model.dims()).map(<[f32]>::to_vec).collect()
 }
 
 /// Embeds items in one call and gives one vector per item.
@@ -99,7 +119,9 @@ pub fn bits(vectors: &[Vec<f32>]) -> Vec<Vec<u32>> {
 pub struct OracleItem {
     /// Token ids.
     pub ids: Vec<i32>,
-    /// The expected vector.
+    /// Segment ids, or none when all are 0.
+    pub type_ids: Vec<i32>,
+    /// The expected vector, or one score.
     pub expected: Vec<f64>,
 }
 
@@ -119,7 +141,14 @@ pub fn oracle(folder: &str) -> Oracle {
         serde_json::from_slice(&std::fs::read(fixture(folder).join("oracle.json")).unwrap()).unwrap();
     let item = |value: &serde_json::Value| OracleItem {
         ids: serde_json::from_value(value["input_ids"].clone()).unwrap(),
-        expected: serde_json::from_value(value["out_f64"].clone()).unwrap(),
+        type_ids: value
+            .get("type_ids")
+            .map(|ids| serde_json::from_value(ids.clone()).unwrap())
+            .unwrap_or_default(),
+        expected: match value.get("out_f64") {
+            Some(vector) => serde_json::from_value(vector.clone()).unwrap(),
+            None => vec![value["logit_f64"].as_f64().unwrap()],
+        },
     };
     let mut items = Vec::new();
     for value in json["items"].as_array().unwrap() {
@@ -130,7 +159,9 @@ pub fn oracle(folder: &str) -> Oracle {
     }
     Oracle {
         max_abs: json["tolerance"]["max_abs"].as_f64().unwrap(),
-        normalized: json["normalized"].as_bool().unwrap(),
+        normalized: json
+            .get("normalized")
+            .is_some_and(|normalized| normalized.as_bool().unwrap()),
         items,
     }
 }
