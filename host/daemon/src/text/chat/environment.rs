@@ -1,0 +1,146 @@
+//! What a chat template can call: Jinja's filters and tests that templates use, a few methods of Python's strings and
+//! dictionaries, `namespace`, `range` and `raise_exception`.
+//!
+//! State: none. Callers: [`super::ChatTemplate`]. No loader, so nothing can be included; no clock and no randomness
+//! (`strftime_now` is undefined, and templates that know it ask first), so a prompt depends on its messages only; no
+//! `tojson`, because no tools are handed in and a message written as JSON would be altered.
+
+use minijinja::value::{Kwargs, Value, ValueKind};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, functions};
+
+use super::guard::SCALAR;
+
+/// What a template may spend: instructions, and 64 bytes of any string or list for each. A conversation of a hundred
+/// messages through the longest template in wide use takes a third.
+const FUEL: u64 = 100_000;
+/// Deepest macro calls.
+const MAX_RECURSION: usize = 24;
+/// Most parts of a split text.
+const MAX_PARTS: usize = 1_000;
+/// The library's filters that no chat template needs: those that build lists of lists, format numbers or escape HTML.
+const REMOVED_FILTERS: [&str; 21] = [
+    "abs", "attr", "batch", "bool", "chain", "dictsort", "escape", "e", "float", "format", "groupby", "lines", "max",
+    "min", "pprint", "round", "slice", "split", "sum", "unique", "zip",
+];
+
+/// The template's own refusal (`raise_exception`), so that it can be told from a failure.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Raised(pub String);
+
+/// Everything that a template can call.
+pub fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_fuel(Some(FUEL));
+    environment.set_recursion_limit(MAX_RECURSION);
+    environment.set_undefined_behavior(UndefinedBehavior::Lenient);
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    for filter in REMOVED_FILTERS {
+        environment.remove_filter(filter);
+    }
+    for name in ["debug", "dict"] {
+        environment.remove_global(name);
+    }
+    environment.add_filter(SCALAR, scalar);
+    environment.add_function("namespace", namespace);
+    environment.add_function("raise_exception", raise);
+    environment.set_unknown_method_callback(method);
+    environment
+}
+
+fn is_scalar(value: &Value) -> bool {
+    matches!(
+        value.kind(),
+        ValueKind::Undefined | ValueKind::None | ValueKind::Bool | ValueKind::Number | ValueKind::String
+    )
+}
+
+fn scalar(value: Value) -> Result<Value, Error> {
+    if is_scalar(&value) {
+        return Ok(value);
+    }
+    Err(Error::new(
+        ErrorKind::InvalidOperation,
+        format!(
+            "a {} inside a list, a map, a namespace or an addition; only text, numbers and flags are allowed there",
+            value.kind()
+        ),
+    ))
+}
+
+fn namespace(values: Kwargs) -> Result<Value, Error> {
+    for name in values.args() {
+        scalar(values.peek(name)?)?;
+    }
+    functions::namespace(Some(Value::from(values).into()))
+}
+
+fn raise(message: &str) -> Result<Value, Error> {
+    let message = super::shorten(message);
+    Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
+}
+
+/// Methods of Python's `str` and `dict` that templates call.
+fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+    if let Some(text) = value.as_str() {
+        return string_method(state, value, text, name, args);
+    }
+    if value.kind() != ValueKind::Map {
+        return Err(Error::from(ErrorKind::UnknownMethod));
+    }
+    match (name, args) {
+        ("get", [key] | [key, _]) => {
+            let found = value.get_item(key)?;
+            Ok(match args.get(1) {
+                _ if !found.is_undefined() => found,
+                Some(default) => default.clone(),
+                None => Value::from(()),
+            })
+        }
+        ("keys", []) => value.try_iter().map(Iterator::collect),
+        ("items", []) => state.apply_filter("items", std::slice::from_ref(value)),
+        ("values", []) => value
+            .try_iter()?
+            .map(|key| value.get_item(&key))
+            .collect::<Result<Value, Error>>(),
+        _ => Err(Error::from(ErrorKind::UnknownMethod)),
+    }
+}
+
+fn string_method(state: &mut State, value: &Value, text: &str, name: &str, args: &[Value]) -> Result<Value, Error> {
+    let word = |index: usize| args.get(index).and_then(Value::as_str);
+    let set = |chars: &str| chars.chars().collect::<Vec<char>>();
+    Ok(match (name, args.len()) {
+        ("strip", 0) => text.trim().into(),
+        ("lstrip", 0) => text.trim_start().into(),
+        ("rstrip", 0) => text.trim_end().into(),
+        ("strip", 1) => text.trim_matches(set(word(0).unwrap_or_default()).as_slice()).into(),
+        ("lstrip", 1) => text
+            .trim_start_matches(set(word(0).unwrap_or_default()).as_slice())
+            .into(),
+        ("rstrip", 1) => text
+            .trim_end_matches(set(word(0).unwrap_or_default()).as_slice())
+            .into(),
+        ("startswith", 1) => word(0).is_some_and(|start| text.starts_with(start)).into(),
+        ("endswith", 1) => word(0).is_some_and(|end| text.ends_with(end)).into(),
+        ("split", 0) => parts(text.split_whitespace())?,
+        ("split", 1) => match word(0) {
+            Some(separator) if !separator.is_empty() => parts(text.split(separator))?,
+            _ => return Err(Error::from(ErrorKind::UnknownMethod)),
+        },
+        ("upper" | "lower" | "title" | "capitalize", 0) => state.apply_filter(name, std::slice::from_ref(value))?,
+        ("replace", 2) => state.apply_filter("replace", &[value.clone(), args[0].clone(), args[1].clone()])?,
+        _ => return Err(Error::from(ErrorKind::UnknownMethod)),
+    })
+}
+
+fn parts<'t>(parts: impl Iterator<Item = &'t str>) -> Result<Value, Error> {
+    let parts: Vec<&str> = parts.take(MAX_PARTS + 1).collect();
+    if parts.len() > MAX_PARTS {
+        return Err(Error::new(
+            ErrorKind::InvalidOperation,
+            format!("a text split into more than {MAX_PARTS} parts"),
+        ));
+    }
+    Ok(parts.into_iter().collect())
+}
