@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""onnxruntime as a benchmark peer: the protocol of src/main.rs over stdin and stdout.
+"""onnxruntime as a benchmark peer: the protocol of src/owned.rs over stdin and stdout.
 
 Usage: peer_onnxruntime.py TOOLS_FOLDER MODEL_ONNX. Its bulk is the best that was found for it on CPUs: items sorted by
 length, four to a padded batch; mean pooling and L2 norm in numpy are inside the measured time, as in the engines that

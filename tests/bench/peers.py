@@ -1,4 +1,4 @@
-"""Benchmark peers: processes that hold one model and answer JSON lines (the protocol of src/main.rs).
+"""Benchmark peers: processes that hold one model and answer JSON lines (the protocol of src/owned.rs).
 
 Owns the processes that it starts. Only one peer computes at a time; the others wait in a read.
 """

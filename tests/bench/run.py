@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""`make bench`: the owned engine and the daemon against named peers, alternating, written to docs/bench.
+"""`make bench`: the owned engine and the daemon against named peers, and workers against the same bundles in a process,
+alternating, written to docs/bench.
 
-Usage: run.py [--rounds N] [--scale F] [--skip-daemon]. Peers run one after another within a round, so that what else
+Usage: run.py [--rounds N] [--scale F] [--skip-daemon] [--only foundation|workers]. Peers run one after another within a round, so that what else
 the machine does hits all of them; a round's ratio is what counts, absolute figures only show the scale.
 """
 
@@ -15,10 +16,11 @@ import sys
 import daemon
 import peers
 import places
+import workers
 import workloads
 from report import Report, machine, ratio, spread
 
-PAGE = places.ROOT / "docs" / "bench" / "foundation.md"
+PAGES = places.ROOT / "docs" / "bench"
 #: What the Foundation demands of owned ÷ onnxruntime in bulk.
 REQUIRED_RATIO = 0.5
 
@@ -78,16 +80,8 @@ def engine_tables(report: Report, samples: dict, names: list[str]) -> bool:
     return met
 
 
-def main() -> None:
-    """Measures, prints and writes the page."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7, help="alternations (default 7)")
-    parser.add_argument("--scale", type=float, default=1.0, help="size of the workloads (default 1)")
-    parser.add_argument("--skip-daemon", action="store_true", help="measure the engines only")
-    options = parser.parse_args()
-
-    binaries = build()
-    model = places.model()
+def foundation(options: argparse.Namespace, binaries: pathlib.Path, model: pathlib.Path) -> bool:
+    """The engines and the daemon; whether the required figures were met."""
     work, source = workloads.load(options.scale)
     running = [peers.owned(binaries / "synapse-bench-owned", model)]
     report = Report("Foundation: measured figures")
@@ -113,13 +107,52 @@ def main() -> None:
         met = daemon.measure(report, running[0], binaries, model, options.rounds) and met
     for peer in running:
         peer.stop()
-    PAGE.parent.mkdir(parents=True, exist_ok=True)
-    PAGE.write_text(report.render())
+    write(report, "foundation.md")
+    return met
+
+
+def workers_page(options: argparse.Namespace, binaries: pathlib.Path, model: pathlib.Path) -> bool:
+    """Workers against the same bundles in a process; whether the required figures were met."""
+    report = Report("Workers: measured figures")
+    report.text(
+        f"Machine: {machine()}. {datetime.date.today()}, {options.rounds} rounds, medians with (lowest–highest).",
+        "Written by `make bench BENCH_ARGS=\"--only workers\"`. Model: all-MiniLM-L6-v2, f32, drawn ids; one bundle loaded",
+        "twice, into the measuring process and into a worker, and called in turn through the trait that the scheduler",
+        "calls. The added time is the difference of a round's two medians; every vector is the same bit for bit.",
+    )
+    met = workers.measure(report, binaries, model, options.rounds)
+    write(report, "workers.md")
+    return met
+
+
+def write(report: Report, name: str) -> None:
+    """Prints the page and puts it into the repository."""
+    page = PAGES / name
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(report.render(), encoding="utf-8")
     print(report.render())
-    print(f"bench: written to {PAGE.relative_to(places.ROOT)}")
-    if not met:
+    print(f"bench: written to {page.relative_to(places.ROOT)}")
+
+
+def main() -> None:
+    """Measures, prints and writes the pages."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7, help="alternations (default 7)")
+    parser.add_argument("--scale", type=float, default=1.0, help="size of the workloads (default 1)")
+    parser.add_argument("--skip-daemon", action="store_true", help="measure the engines only")
+    parser.add_argument("--only", choices=list(SUBJECTS), help="one subject (default: all)")
+    options = parser.parse_args()
+
+    binaries = build()
+    model = places.model()
+    # Every page is written before a missed figure ends the run with an error.
+    met = [measure(options, binaries, model) for name, measure in SUBJECTS.items() if options.only in (None, name)]
+    if not all(met):
         sys.exit("bench: a required figure was missed, see the page")
 
+
+#: What can be measured, each on its own page.
+SUBJECTS = {"foundation": foundation, "workers": workers_page}
 
 if __name__ == "__main__":
     main()

@@ -83,20 +83,6 @@ const fn answers(request: &HostMessage, reply: &WorkerMessage) -> bool {
     )
 }
 
-const fn reply_id(message: &WorkerMessage) -> Option<u64> {
-    match message {
-        WorkerMessage::Hello { .. } => None,
-        WorkerMessage::Loaded { req_id, .. }
-        | WorkerMessage::Vectors { req_id, .. }
-        | WorkerMessage::Scores { req_id, .. }
-        | WorkerMessage::Text { req_id, .. }
-        | WorkerMessage::Unloaded { req_id }
-        | WorkerMessage::Pong { req_id, .. }
-        | WorkerMessage::Progress { req_id, .. }
-        | WorkerMessage::Err { req_id, .. } => Some(*req_id),
-    }
-}
-
 struct Clock(Instant);
 
 impl Clock {
@@ -197,7 +183,7 @@ fn check_size(connection: &Connection, payload: &[u8], raw: Option<&[u8]>) -> Re
 }
 
 fn check_id(message: &WorkerMessage, expected: u64) -> Result<(), Fault> {
-    match reply_id(message) {
+    match message.req_id() {
         Some(found) if found == expected => Ok(()),
         Some(found) => Err(Fault::WrongId { expected, found }),
         None => Err(Fault::UnexpectedType {

@@ -325,7 +325,7 @@ impl Supervisor {
         let Some(worker) = &mut lane.worker else {
             return Err(crashed(Stage::Exit, "the worker is gone".to_owned(), String::new()));
         };
-        let req_id = request_id(request);
+        let req_id = request.req_id().unwrap_or_default();
         let terms = Terms {
             req_id,
             phase,
@@ -412,19 +412,6 @@ impl std::fmt::Debug for Supervisor {
             .field("bundle", &self.bundle)
             .field("status", &self.status())
             .finish()
-    }
-}
-
-const fn request_id(message: &HostMessage) -> u64 {
-    match message {
-        HostMessage::HelloAck { .. } | HostMessage::Shutdown {} => 0,
-        HostMessage::Load { req_id, .. }
-        | HostMessage::EmbedBatch { req_id, .. }
-        | HostMessage::Rerank { req_id, .. }
-        | HostMessage::Generate { req_id, .. }
-        | HostMessage::Cancel { req_id }
-        | HostMessage::Unload { req_id, .. }
-        | HostMessage::Ping { req_id } => *req_id,
     }
 }
 

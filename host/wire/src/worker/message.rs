@@ -472,6 +472,21 @@ fn parse<M: serde::de::DeserializeOwned>(payload: &[u8], known: &[&str]) -> Resu
 }
 
 impl HostMessage {
+    /// The number of the request; `None` for what is no request: HELLO_ACK, SHUTDOWN, and CANCEL, whose number is that of
+    /// the exchange that it ends.
+    #[must_use]
+    pub const fn req_id(&self) -> Option<u64> {
+        match self {
+            Self::HelloAck { .. } | Self::Cancel { .. } | Self::Shutdown {} => None,
+            Self::Load { req_id, .. }
+            | Self::EmbedBatch { req_id, .. }
+            | Self::Rerank { req_id, .. }
+            | Self::Generate { req_id, .. }
+            | Self::Unload { req_id, .. }
+            | Self::Ping { req_id } => Some(*req_id),
+        }
+    }
+
     /// Reads one control frame from the daemon.
     ///
     /// # Errors
@@ -488,6 +503,22 @@ impl HostMessage {
 }
 
 impl WorkerMessage {
+    /// The number of the request that this answers or reports on; `None` for HELLO.
+    #[must_use]
+    pub const fn req_id(&self) -> Option<u64> {
+        match self {
+            Self::Hello { .. } => None,
+            Self::Loaded { req_id, .. }
+            | Self::Vectors { req_id, .. }
+            | Self::Scores { req_id, .. }
+            | Self::Text { req_id, .. }
+            | Self::Unloaded { req_id }
+            | Self::Pong { req_id, .. }
+            | Self::Progress { req_id, .. }
+            | Self::Err { req_id, .. } => Some(*req_id),
+        }
+    }
+
     /// Reads one control frame from the worker.
     ///
     /// # Errors

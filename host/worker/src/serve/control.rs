@@ -17,25 +17,39 @@ use super::link::Link;
 /// The least time between two progress messages.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
-/// Which exchanges the daemon cancelled. Request numbers ascend, so the largest cancelled one is enough: an older
-/// exchange has ended.
+/// Which exchange the daemon cancelled. There is one at a time, so it is the last request that came, or none: a CANCEL
+/// with any other number is ignored, and takes nothing from one that follows.
 #[derive(Debug, Default)]
-pub struct Cancelled(AtomicU64);
+pub struct Cancelled {
+    /// The last request that came. Written by the reading thread alone.
+    last: AtomicU64,
+    cancelled: AtomicU64,
+}
+
+/// No request has this number: everything is cancelled.
+const ALL: u64 = u64::MAX;
 
 impl Cancelled {
-    /// Cancels one exchange.
-    pub fn cancel(&self, req_id: u64) {
-        self.0.fetch_max(req_id, Ordering::AcqRel);
+    /// A request came.
+    pub fn begin(&self, req_id: u64) {
+        self.last.store(req_id, Ordering::Relaxed);
     }
 
-    /// Cancels everything: the daemon is gone.
+    /// Cancels one exchange. Called by the reading thread.
+    pub fn cancel(&self, req_id: u64) {
+        if req_id == self.last.load(Ordering::Relaxed) {
+            self.cancelled.store(req_id, Ordering::Release);
+        }
+    }
+
+    /// Cancels everything: the daemon is gone, and no CANCEL follows.
     pub fn cancel_all(&self) {
-        self.cancel(u64::MAX);
+        self.cancelled.store(ALL, Ordering::Release);
     }
 
     fn covers(&self, req_id: u64) -> bool {
-        let cancelled = self.0.load(Ordering::Acquire);
-        cancelled == req_id || cancelled == u64::MAX
+        let cancelled = self.cancelled.load(Ordering::Acquire);
+        cancelled == req_id || cancelled == ALL
     }
 }
 
@@ -119,14 +133,22 @@ mod tests {
     #[test]
     fn a_cancel_touches_its_own_exchange_only() {
         let cancelled = Cancelled::default();
-        assert!(!cancelled.covers(1));
+        cancelled.begin(2);
+        for other in [1, 3, u64::MAX] {
+            cancelled.cancel(other);
+            assert!(![1, 2, 3].into_iter().any(|id| cancelled.covers(id)), "CANCEL {other}");
+        }
         cancelled.cancel(2);
         assert!(cancelled.covers(2));
         assert!(
             !cancelled.covers(1) && !cancelled.covers(3),
             "finished and later exchanges are not touched"
         );
+        cancelled.begin(3);
+        assert!(!cancelled.covers(3));
+        cancelled.cancel(3);
+        assert!(cancelled.covers(3));
         cancelled.cancel_all();
-        assert!(cancelled.covers(1) && cancelled.covers(3));
+        assert!(cancelled.covers(1) && cancelled.covers(4));
     }
 }

@@ -127,6 +127,12 @@ fn read_all(mut reader: Stream, queue: &Sender<Incoming>, max_frame: &AtomicU32,
                 max_frame.store(agreed, Ordering::Release);
                 Incoming::Request(ack, raw)
             }
+            Ok(Some(Incoming::Request(request, raw))) => {
+                if let Some(req_id) = request.req_id() {
+                    cancelled.begin(req_id);
+                }
+                Incoming::Request(request, raw)
+            }
             Ok(Some(incoming)) => incoming,
             Ok(None) => Incoming::Gone,
             Err(fault) => Incoming::Fault(fault),

@@ -109,6 +109,7 @@ impl EmbedEngine for Stress {
             "load-error" => return RResult::RErr(EngineError::new(ErrorCode::ARTIFACT_INVALID, "not my format")),
             "no-concurrency" => loaded.max_concurrency = 0,
             "huge-dims" => loaded.dims = u32::MAX,
+            "wide" => loaded.dims = 4096,
             "same-handle" => loaded.model = ModelRef(7),
             _ => {}
         }

@@ -1,13 +1,16 @@
 //! Every fault of a bundle, each met by the real loader and the real worker, in one test binary.
 //!
 //! A new way for a bundle to be bad goes into a table of `discovery.rs` when it shows before the bundle is opened,
-//! and into `engine.rs` when it shows in a call.
+//! and into `engine.rs` when it shows in a call. What a worker makes of a daemon's messages goes into `protocol.rs`.
 
 #![forbid(unsafe_code)]
 
 mod daemon;
 mod discovery;
 mod engine;
+mod host;
+mod placement;
+mod protocol;
 mod worker;
 
 use std::path::{Path, PathBuf};

@@ -35,7 +35,29 @@ fn live_worker_deadline_drains_before_next_correct_response() {
     assert_eq!(daemon.log().matches("worker started").count(), 1);
 }
 
-/// A cancellation over the socket reaches the engine, which stops at its next checkpoint (fault S9).
+/// Fault S2: a deadline belongs to its exchange. What the first caller allowed is not what the next one is held to, in
+/// the same worker, on the same model.
+///
+/// Proves SCHED-17, WSUP-09.
+#[test]
+fn the_first_deadline_is_not_everybodys() {
+    let place = place(&[("fault", "slow")], "");
+    let (daemon, mut client) = serving(&place);
+    let pid = worker(&daemon);
+    let mut hurried = bulk(100);
+    hurried["deadline_ms"] = json!(200);
+    hurried["max_queue_ms"] = json!(200);
+    let (code, error) = client.fails("embed.batch", &hurried);
+    assert_eq!(code, "deadline_exceeded", "{error}");
+    // Five times as long as the first caller would have waited.
+    let reply = client.ok("embed.batch", &bulk(50));
+    assert_eq!(reply["vectors"].as_array().map(Vec::len), Some(50));
+    let (code, _) = client.fails("embed.batch", &hurried);
+    assert_eq!(code, "deadline_exceeded");
+    assert_eq!(worker(&daemon), pid);
+}
+
+/// Fault S9: a cancellation over the public socket reaches the engine, which stops at its next checkpoint.
 ///
 /// Proves TEST-15, WSUP-09, WSUP-10.
 #[test]
@@ -71,8 +93,8 @@ fn serving_caller_cancellation_drains_reply_without_restart() {
     assert_eq!(daemon.log().matches("worker started").count(), 1);
 }
 
-/// One death, reported by everybody who can: the exchanges of several connections and the refresher. It is counted once,
-/// replaced once, and the replacement stays.
+/// Fault S4: one death, reported by everybody who can: the exchanges of several connections and the refresher. It is
+/// counted once, replaced once, and the replacement stays.
 ///
 /// Proves TEST-16, WSUP-13.
 #[test]

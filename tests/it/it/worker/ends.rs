@@ -32,7 +32,7 @@ fn a_killed_daemon_leaves_no_worker() {
     vector(&mut client, "toy-a", SHORT);
 }
 
-/// A stop tells an idle worker, which ends in order (fault S10).
+/// Fault S10: a stop tells an idle worker, which ends in order.
 ///
 /// Proves WPROTO-24.
 #[test]
@@ -59,7 +59,7 @@ fn a_stop_ends_an_idle_worker_in_order() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// A stop does not wait for an engine that hangs: its worker is killed after the bound (fault S10).
+/// Fault S10: a stop does not wait for an engine that hangs; its worker is killed after the bound.
 ///
 /// Proves WSUP-14.
 #[test]

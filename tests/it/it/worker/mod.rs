@@ -7,7 +7,10 @@
 mod deaths;
 mod drain;
 mod ends;
+mod lies;
 mod placement;
+mod refresh;
+mod skeleton;
 mod start;
 
 use std::fs;
@@ -156,6 +159,11 @@ fn has_zombie(daemon: &Daemon) -> bool {
         let rest = stat.rsplit(") ").next().unwrap_or_default();
         rest.starts_with(&format!("Z {} ", daemon.pid()))
     })
+}
+
+/// How many deaths of workers the daemon has counted.
+fn deaths_counted(daemon: &Daemon) -> usize {
+    daemon.log().matches("worker of reference lost").count()
 }
 
 /// The one worker.

@@ -140,6 +140,39 @@ fn a_bundle_that_panics_in_the_daemon_goes_on_in_a_worker() {
     }
 }
 
+/// The raw scores of a cross-encoder on onnxruntime, promoted and not: one pair, a few, and pairs of unequal lengths.
+///
+/// Proves WPROTO-07, WPROTO-20, ENG-06.
+#[test]
+fn the_onnxruntime_engine_gives_the_same_bits_in_a_worker() {
+    let texts = [SHORT, LONG, "a few words", "b", "take a lock on the file first"];
+    let mut seen = Vec::new();
+    for promoted in [false, true] {
+        let mut place = Place::new();
+        if !promoted {
+            let nothing = place.path().join("trust.toml");
+            place = place.trust_file(nothing);
+        }
+        let daemon = place.start();
+        let mut client = daemon.connect();
+        client.install(models::CROSS);
+        let mut scores = Vec::new();
+        for count in [1, 3, texts.len()] {
+            let candidates: Value = (0..count)
+                .map(|n| json!({"id": n.to_string(), "text": texts[n]}))
+                .collect();
+            let params = json!({"model": models::CROSS, "query": LONG, "candidates": candidates});
+            let reply = client.ok("rerank.score", &params);
+            let placement = if promoted { "in_process" } else { "worker" };
+            assert_eq!(reply["provenance"]["placement"], placement, "{reply}");
+            scores.push((reply["scores"].clone(), reply["fingerprint"].clone()));
+        }
+        seen.push(scores);
+        assert!(daemon.stop().success());
+    }
+    assert_eq!(seen[0], seen[1]);
+}
+
 /// Proves WPROTO-07, ENG-06. The owned engine, promoted and not.
 #[test]
 fn the_owned_engine_gives_the_same_bits_in_a_worker() {

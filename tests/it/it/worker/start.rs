@@ -50,18 +50,35 @@ fn an_old_version_is_refused_by_name() {
     assert!(message.contains("v 2") && message.contains("expected 3"), "{message}");
 }
 
-/// Proves WPROTO-15.
+/// Fault S11: what a worker says of itself is compared with what was scanned and what was started.
+///
+/// Proves WPROTO-13, WSUP-01.
 #[test]
-fn garbage_instead_of_hello_is_refused() {
-    assert!(refused("garbage").contains("HELLO"));
+fn another_bundle_or_process_is_refused() {
+    assert!(refused("wrong-bundle").contains("bundle"));
+    assert!(refused("wrong-pid").contains("pid"));
 }
 
-/// One byte at a time does not stretch the budget (fault S6).
+/// Proves WPROTO-08.
+#[test]
+fn frames_too_small_for_the_messages_are_refused() {
+    assert!(refused("small-frame").contains("max_frame"));
+}
+
+/// Proves WPROTO-15.
+#[test]
+fn anything_else_before_hello_is_refused() {
+    assert!(refused("garbage").contains("HELLO"));
+    assert!(refused("pong-first").contains("HELLO"));
+    assert!(refused("huge-hello").contains("4294967295 bytes"));
+}
+
+/// Fault S6: one budget for the whole start. One byte at a time does not stretch it.
 ///
 /// Proves WSUP-08.
 #[test]
 fn a_dripping_hello_runs_into_the_budget() {
-    assert!(refused("drip").contains("600 ms"));
+    assert!(refused("drip-hello").contains("600 ms"));
 }
 
 /// Proves WPROTO-14.

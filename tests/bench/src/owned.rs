@@ -21,7 +21,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use synapse_owned::artifact::ArtifactFiles;
 use synapse_owned::artifact::modules::Pooling;
-use synapse_owned::engine::{Batch, CallControl, Engine, LoadSettings, Model};
+use synapse_owned::engine::{Batch, CallControl, Engine, LoadSettings, Model, Task};
 use synapse_owned::error::OwnedError;
 use synapse_owned::kernel::isa::{Isa, Kernels};
 
@@ -217,14 +217,9 @@ fn main() -> Result<(), BenchError> {
             .and_then(Kernels::of)
             .ok_or(BenchError::Usage)?,
     };
-    let files = ArtifactFiles {
-        config: PathBuf::from(config),
-        weights: PathBuf::from(weights),
-        modules: None,
-        pooling: None,
-    };
+    let files = ArtifactFiles::new(PathBuf::from(config), PathBuf::from(weights));
     let settings = LoadSettings {
-        pooling: Pooling::Mean,
+        task: Task::Embed(Pooling::Mean),
         max_tokens: 512,
         max_batch: 4_096,
         max_batch_tokens: 16_384,
