@@ -7,7 +7,7 @@ use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use synapse_core::engine::{
-    EngineError, EngineErrorCode, EngineState, FinishReason as Finish, Flow, GenerateOptions, Generated,
+    EngineError, EngineErrorCode, EngineState, FinishReason as Finish, Flow, GenerateOptions, Generated, TokenSink,
 };
 use synapse_loader::BundleStatus;
 use synapse_wire::client::{ErrorCode, FinishReason, MicrollmOneshotParams, Text};
@@ -254,7 +254,7 @@ async fn what_cannot_be_generated_is_refused_before_the_engine_is_called() {
             "{shown}"
         );
     }
-    assert_eq!(bench.script.generations(), []);
+    assert!(bench.script.generations().is_empty());
     let served = MicrollmOneshotParams {
         required_epoch: Some(0),
         require_device: Some("cpu".to_owned()),
@@ -284,7 +284,7 @@ async fn a_grammar_is_never_ignored() {
             Some(expected)
         );
     }
-    assert_eq!(bench.script.generations(), []);
+    assert!(bench.script.generations().is_empty());
     // The toy has no grammars.
     let refused = ask_text(&bench, &bench.ctx(), grammar("root ::= \"a\"")).await;
     assert_eq!(code(refused), Some(ErrorCode::GrammarUnavailableInBuild));
@@ -299,6 +299,11 @@ async fn a_grammar_is_never_ignored() {
     ask_text(&bench, &bench.ctx(), short("five")).await.unwrap();
 }
 
+/// What an engine writes before its call ends.
+type Act = fn(&mut dyn TokenSink);
+
+fn nothing(_: &mut dyn TokenSink) {}
+
 /// Proves ERR-03: what the engine says, and what breaks the contract, each as one public error; the next request is served.
 #[tokio::test]
 async fn a_failed_generation_fails_alone() {
@@ -310,15 +315,14 @@ async fn a_failed_generation_fails_alone() {
             finish: Finish::Stop,
         })
     };
-    type Act = fn(&mut dyn synapse_core::engine::TokenSink);
-    let fails = |code| (|_: &mut dyn synapse_core::engine::TokenSink| {}, Err(failure(code)));
+    let fails = |code| (nothing as Act, Err(failure(code)));
     let cases: [((Act, Result<Generated, EngineError>), ErrorCode); 8] = [
         (fails(EngineErrorCode::Internal), ErrorCode::EngineCrashed),
         (fails(EngineErrorCode::OutOfMemory), ErrorCode::EngineCrashed),
         (fails(EngineErrorCode::Unsupported), ErrorCode::Unsupported),
         (fails(EngineErrorCode::InputTooLong), ErrorCode::InputTooLong),
         // More tokens than asked for, by the count and by the ids; half a character.
-        ((|_| {}, done(4)), ErrorCode::EngineCrashed),
+        ((nothing, done(4)), ErrorCode::EngineCrashed),
         (
             (|sink| drop(sink.push(&[3; 4], b"one")), done(3)),
             ErrorCode::EngineCrashed,

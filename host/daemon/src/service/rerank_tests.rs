@@ -3,6 +3,7 @@
 //! The toy's score of a pair is ten times the sum of the document's ids and of the `[SEP]` (2) behind it, less what stands
 //! before the document: `[CLS]` (1), the query, `[SEP]` (2).
 
+use synapse_core::engine::{EngineError, EngineErrorCode, EngineState};
 use synapse_wire::client::{BatchItem, ErrorCode, RerankReply, RerankScoreParams, ScoreKind, Text};
 
 use super::toy::{Bench, HANG, ask, ask_scores, code, context, query, rerank};
@@ -299,7 +300,11 @@ async fn a_rerank_ends_at_its_deadline_and_at_its_cancellation() {
             while !ctx.control.cancelled() {
                 std::thread::yield_now();
             }
-            Ok(())
+            Err(EngineError::new(
+                EngineErrorCode::Cancelled,
+                EngineState::Usable,
+                "stopped",
+            ))
         });
         let ctx = context(
             HANG,
