@@ -42,6 +42,7 @@ pub fn read(gguf: &Gguf) -> Result<Vocabulary, GgufError> {
         add_bos: gguf.flag("tokenizer.ggml.add_bos_token"),
         add_eos: gguf.flag("tokenizer.ggml.add_eos_token"),
         add_space_prefix: gguf.flag("tokenizer.ggml.add_space_prefix"),
+        lowercase: gguf.flag("tokenizer.ggml.normalizer.lowercase"),
     })
 }
 

@@ -6,9 +6,9 @@
 //! `tojson`, because no tools are handed in and a message written as JSON would be altered.
 
 use minijinja::value::{Kwargs, Value, ValueKind};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, functions};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, filters, functions};
 
-use super::guard::SCALAR;
+use super::guard::{SCALAR, SLICED};
 
 /// What a template may spend: instructions, and 64 bytes of any string or list for each. A conversation of a hundred
 /// messages through the longest template in wide use takes a third.
@@ -42,6 +42,7 @@ pub fn environment() -> Environment<'static> {
         environment.remove_global(name);
     }
     environment.add_filter(SCALAR, scalar);
+    environment.add_filter(SLICED, sliced);
     environment.add_function("namespace", namespace);
     environment.add_function("raise_exception", raise);
     environment.set_unknown_method_callback(method);
@@ -66,6 +67,13 @@ fn scalar(value: Value) -> Result<Value, Error> {
             value.kind()
         ),
     ))
+}
+
+fn sliced(state: &State, value: Value) -> Result<Value, Error> {
+    match value.kind() {
+        ValueKind::Seq | ValueKind::Iterable => filters::list(state, value),
+        _ => Ok(value),
+    }
 }
 
 fn namespace(values: Kwargs) -> Result<Value, Error> {

@@ -2,7 +2,7 @@
 //!
 //! State: none. Callers: [`super::ChatTemplate`]. Not known here: what the template writes.
 //!
-//! The library's fuel counts instructions and bytes, and its parser bounds nesting. Three things escape both, each
+//! The library's fuel counts instructions and bytes, and its parser bounds nesting. Four things escape both, each
 //! shown by a test:
 //! 1. Chains (`elif`, `-`, `+`, `.`, `|`) nest the syntax tree without nesting the source, and the tree is walked by
 //!    recursion: a few thousand links overflow the stack. So the tokens of one tag and the `elif`s are counted, with
@@ -11,6 +11,8 @@
 //!    length takes 2^40 steps, and none of them costs fuel. So what is put into a list, a map or a namespace, and what
 //!    is added or multiplied, must be a scalar: a check stands around each such operand.
 //! 3. A namespace inside itself is printed until the stack ends; the same check forbids it.
+//! 4. A slice is taken only when it is read, so a slice of a slice of a slice is read by recursion; each becomes a list
+//!    at once, which fuel pays for.
 
 use minijinja::machinery::ast::{self, CallArg, Expr, Spanned, Stmt};
 use minijinja::machinery::{self, Token};
@@ -24,6 +26,8 @@ const MAX_TAG_TOKENS: usize = 512;
 const MAX_ELIFS: usize = 256;
 /// The filter that lets only scalars through; see `environment.rs`.
 pub const SCALAR: &str = "scalar";
+/// The filter that makes a list of a slice.
+pub const SLICED: &str = "sliced";
 
 /// Jinja as chat templates are written for: a tag's line leaves no white space behind.
 pub fn syntax() -> Result<SyntaxConfig, String> {
@@ -178,11 +182,15 @@ fn scalar<'s>(expr: &Expr<'s>) -> Expr<'s> {
     if matches!(inner, Expr::Const(_)) {
         return inner;
     }
+    filtered(SCALAR, inner)
+}
+
+fn filtered<'s>(name: &'static str, expr: Expr<'s>) -> Expr<'s> {
     let span = expr.span();
     Expr::Filter(Spanned::new(
         ast::Filter {
-            name: SCALAR,
-            expr: Some(inner),
+            name,
+            expr: Some(expr),
             args: Vec::new(),
         },
         span,
@@ -222,15 +230,18 @@ fn expression<'s>(expr: &Expr<'s>) -> Expr<'s> {
             },
             span,
         )),
-        Expr::Slice(node) => Expr::Slice(Spanned::new(
-            ast::Slice {
-                expr: expression(&node.expr),
-                start: node.start.as_ref().map(expression),
-                stop: node.stop.as_ref().map(expression),
-                step: node.step.as_ref().map(expression),
-            },
-            span,
-        )),
+        Expr::Slice(node) => filtered(
+            SLICED,
+            Expr::Slice(Spanned::new(
+                ast::Slice {
+                    expr: expression(&node.expr),
+                    start: node.start.as_ref().map(expression),
+                    stop: node.stop.as_ref().map(expression),
+                    step: node.step.as_ref().map(expression),
+                },
+                span,
+            )),
+        ),
         Expr::UnaryOp(node) => Expr::UnaryOp(Spanned::new(
             ast::UnaryOp {
                 op: match node.op {
