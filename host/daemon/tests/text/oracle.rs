@@ -5,61 +5,13 @@
 //! beside the repository, the tokenizers and oracles of its model zoo.
 
 use std::fs;
-use std::io::Write;
-use std::path::{Path, PathBuf};
 
-use serde_json::Value;
-use synapse_daemon::text::sanitise::sanitise;
 use synapse_daemon::text::{Encoded, Limits, MAX_TEXT_BYTES, Template, TextError, Tokenizer};
 
-fn upwards(part: &str) -> Option<PathBuf> {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .ancestors()
-        .map(|folder| folder.join(part))
-        .find(|found| found.is_dir())
-}
-
-fn fixtures() -> PathBuf {
-    upwards("tests/fixtures").expect("tests/fixtures is in the repository")
-}
-
-fn json(path: &Path) -> Value {
-    let bytes = fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-fn json_lines(path: &Path) -> Vec<Value> {
-    fs::read_to_string(path)
-        .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("a JSON line"))
-        .collect()
-}
-
-fn ids(value: &Value) -> Vec<i32> {
-    value
-        .as_array()
-        .expect("a list of ids")
-        .iter()
-        .map(|id| i32::try_from(id.as_i64().expect("an integer")).expect("fits"))
-        .collect()
-}
-
-fn load(path: &Path, rows: Option<u32>) -> Result<Tokenizer, TextError> {
-    let published = fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    Tokenizer::from_sanitised(&sanitise(&published, rows)?.bytes)
-}
-
-fn cut(max_tokens: u32) -> Limits {
-    Limits {
-        max_tokens,
-        truncate: true,
-        max_bytes: MAX_TEXT_BYTES,
-    }
-}
+use crate::support::{cut, fixtures, ids, json, json_lines, load, shared};
 
 /// What must hold of every encoding, whatever the text.
-fn check_shape(encoded: &Encoded, text: &str) {
+pub fn check_shape(encoded: &Encoded, text: &str) {
     let length = encoded.ids.len();
     assert_eq!(encoded.type_ids.len(), length);
     assert_eq!(encoded.offsets.len(), length);
@@ -168,11 +120,7 @@ fn bad_tokenizers_meet_their_verdict() {
 /// the library's own switch still gives control ids, which this host does not.
 #[test]
 fn zoo_ids_equal_the_oracles() {
-    let Some(zoo) = upwards("shared/data/zoo") else {
-        let _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED zoo_ids_equal_the_oracles: no shared data folder"
-        );
+    let Some(zoo) = shared("data/zoo", "zoo_ids_equal_the_oracles") else {
         return;
     };
     let mut texts = 0;
