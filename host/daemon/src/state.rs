@@ -9,6 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use synapse_catalog::Catalog;
+use synapse_core::schedule::Policy;
 use synapse_loader::{Bundle, Loader, LoaderConfig, LoaderError};
 use tokio::sync::Semaphore;
 
@@ -19,6 +20,7 @@ use crate::models::{Installed, ModelStore, ModelStoreConfig, ModelsError};
 use crate::paths::DataDir;
 use crate::plugins::PluginRegistry;
 use crate::rpc::error::ServiceError;
+use crate::schedule::Compute;
 use crate::store::{Store, StoreError};
 use crate::task::Tasks;
 use crate::worker::room::{WorkerSettings, Workers};
@@ -85,6 +87,8 @@ pub struct Daemon {
     pub tasks: Tasks,
     /// One permit for each text that may be tokenized at once: tokenization cannot be interrupted, so it is bounded.
     pub tokenizing: Arc<Semaphore>,
+    /// The scheduler of every lane's calls.
+    pub compute: Compute,
     /// Threads that one engine call may use.
     pub threads_per_call: u32,
     catalog: RwLock<Arc<Catalog>>,
@@ -130,6 +134,7 @@ impl Daemon {
             0 => config.knob.threads(cores),
             threads => threads,
         };
+        let threads = u32::try_from(threads).unwrap_or(u32::MAX).max(1);
         let daemon = Arc::new(Self {
             generation: store.generation(),
             started: Instant::now(),
@@ -146,7 +151,12 @@ impl Daemon {
             lanes: Lanes::new(),
             tasks: tasks.clone(),
             tokenizing: Arc::new(Semaphore::new(cores)),
-            threads_per_call: u32::try_from(threads).unwrap_or(u32::MAX).max(1),
+            compute: Compute::new(Policy {
+                permits: threads,
+                first_quantum: u64::try_from(config.schedule.bulk_quantum_tokens).unwrap_or(u64::MAX),
+                ..Policy::default()
+            }),
+            threads_per_call: threads,
             catalog: RwLock::new(Arc::new(catalog)),
             installed: RwLock::new(installed.into()),
             config: Arc::new(config),

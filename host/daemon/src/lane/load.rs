@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use synapse_core::engine::{
-    CallContext, CallControl, EngineError, EngineErrorCode, EngineKind, EngineState, Flow, LoadedModel, RuntimeConfig,
+    CallContext, CallControl, EngineError, EngineErrorCode, EngineKind, EngineState, Flow, LoadedModel, Preempt,
+    RuntimeConfig,
 };
 use synapse_core::schedule::LaneLimits;
 use synapse_wire::client::{ErrorCode, LoadOutcome};
@@ -29,9 +30,6 @@ use crate::rpc::error::ServiceError;
 use crate::schedule::{Executor, ExecutorConfig};
 use crate::state::Daemon;
 
-/// The longest time for which one quantum of bulk work is held at its checkpoints. A quantum is about 200 ms of work,
-/// so bulk keeps a fifth of the time however many queries come (SCHED-06).
-const MAX_HOLD: Duration = Duration::from_millis(800);
 /// A load without a caller who waits still ends: engines get this much time.
 const LOAD_DEADLINE: Duration = Duration::from_secs(600);
 
@@ -241,6 +239,12 @@ fn start_lane(
     let schedule = &daemon.config.schedule;
     let limits = LaneLimits {
         slots: slots(model.max_concurrency),
+        threads: daemon.threads_per_call,
+        // A call in a worker goes on while its checkpoint is held here: it cannot give way.
+        preempt: match engine.supervisor() {
+            Some(_) => Preempt::Quantum,
+            None => lane.support.preempt,
+        },
         interactive_depth: schedule.max_interactive_waiting,
         bulk_depth: schedule.max_bulk_waiting,
         bytes: schedule.lane_byte_budget,
@@ -249,12 +253,8 @@ fn start_lane(
     let config = ExecutorConfig {
         name: lane.name.clone(),
         limits,
-        threads_per_call: daemon.threads_per_call,
-        // A call in a worker goes on while its checkpoint is held here: it cannot give way.
-        preemptible: lane.preemptible() && engine.supervisor().is_none(),
-        max_hold: MAX_HOLD,
     };
-    Executor::start(&daemon.tasks, config)
+    Executor::start(&daemon.tasks, &daemon.compute, config)
         .map_err(|error| ServiceError::internal(format!("the lane's threads could not be started: {error}")))
 }
 

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use synapse_catalog::{EnvelopeRow, Record};
 use synapse_core::digest::Sha256Digest;
-use synapse_core::engine::{EngineKind, EngineSupport, Preempt};
+use synapse_core::engine::{EngineKind, EngineSupport};
 use synapse_core::fingerprint::{NumericProfile, ServedShape, fingerprint, numeric_profile_id};
 use synapse_loader::Bundle;
 
@@ -227,12 +227,6 @@ impl Lane {
     #[must_use]
     pub fn max_tokens(&self) -> u32 {
         self.record.max_tokens.min(self.row.bounds.max_tokens)
-    }
-
-    /// Whether bulk calls may be held at the engine's checkpoints.
-    #[must_use]
-    pub fn preemptible(&self) -> bool {
-        self.support.preempt == Preempt::Checkpoint
     }
 
     /// The kind of engine that the model needs.

@@ -110,7 +110,8 @@ impl From<NotAdmitted> for ServiceError {
         let message = why.to_string();
         match why {
             NotAdmitted::Depth { .. } | NotAdmitted::Bytes { .. } => Self::queue_full(message),
-            NotAdmitted::Late => Self::deadline_exceeded(message),
+            NotAdmitted::Closed => Self::model_loading(message),
+            NotAdmitted::Late | NotAdmitted::TooBusy { .. } => Self::deadline_exceeded(message),
             NotAdmitted::NeverFits { asked, limit } => Self::limit_exceeded(message).detail(|detail| {
                 detail.limit = Some(String::from("schedule.lane_byte_budget"));
                 detail.maximum = Some(limit);

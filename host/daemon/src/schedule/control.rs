@@ -3,19 +3,20 @@
 //! State: one [`Control`] per submitted call, shared by the caller who waits, the executor and the engine. Called by
 //! the engine through [`CallControl`]. Not known here: the queue's order.
 
-use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use synapse_core::engine::{CallControl, Flow};
-use synapse_core::schedule::{Class, Ticket};
+use synapse_core::schedule::{Class, LaneId, Ticket};
 
-use super::executor::Shared;
+use super::compute::Shared;
 
 /// One call's cancellation flag, deadline and place in its lane's queue.
 #[derive(Debug)]
 pub struct Control {
-    lane: Weak<Shared>,
+    shared: Weak<Shared>,
+    lane: LaneId,
     class: Class,
     deadline: Instant,
     cancelled: AtomicBool,
@@ -25,8 +26,9 @@ pub struct Control {
 }
 
 impl Control {
-    pub(super) fn new(lane: Weak<Shared>, class: Class, deadline: Instant) -> Self {
+    pub(super) fn new(shared: &Arc<Shared>, lane: LaneId, class: Class, deadline: Instant) -> Self {
         Self {
+            shared: Arc::downgrade(shared),
             lane,
             class,
             deadline,
@@ -35,6 +37,16 @@ impl Control {
             ticket: AtomicU64::new(u64::MAX),
             held_nanos: AtomicU64::new(0),
         }
+    }
+
+    /// The lane that it was submitted to.
+    pub(super) const fn lane(&self) -> LaneId {
+        self.lane
+    }
+
+    /// Interactive or bulk.
+    pub(super) const fn class(&self) -> Class {
+        self.class
     }
 
     /// The end of the caller's interest.
@@ -62,12 +74,12 @@ impl Control {
         self.started.load(Ordering::Acquire)
     }
 
-    /// The call's number in the queue now; written under the executor's lock.
+    /// The call's number; written under the scheduler's lock.
     pub(super) fn set_ticket(&self, ticket: Ticket) {
         self.ticket.store(ticket.0, Ordering::Release);
     }
 
-    /// The call's number in the queue now; read under the executor's lock.
+    /// The call's number; read under the scheduler's lock.
     pub(super) fn ticket(&self) -> Ticket {
         Ticket(self.ticket.load(Ordering::Acquire))
     }
@@ -76,11 +88,6 @@ impl Control {
     pub(super) fn add_held(&self, held: Duration) {
         let nanos = u64::try_from(held.as_nanos()).unwrap_or(u64::MAX);
         self.held_nanos.fetch_add(nanos, Ordering::AcqRel);
-    }
-
-    /// The time held in this quantum so far.
-    pub(super) fn held(&self) -> Duration {
-        Duration::from_nanos(self.held_nanos.load(Ordering::Acquire))
     }
 
     /// Takes the time held since the last call of this.
@@ -96,9 +103,9 @@ impl CallControl for Control {
 
     fn checkpoint(&self, _done: u64, _total: u64) -> Flow {
         if self.class == Class::Bulk
-            && let Some(lane) = self.lane.upgrade()
+            && let Some(shared) = self.shared.upgrade()
         {
-            lane.give_way(self);
+            shared.give_way(self);
         }
         if self.cancelled() { Flow::Cancel } else { Flow::Continue }
     }

@@ -12,8 +12,9 @@ use tokio::sync::oneshot;
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
+use super::compute::Shared;
 use super::control::Control;
-use super::executor::Shared;
+use super::work::Made;
 
 /// Why a call gave nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,23 +45,23 @@ pub enum CallError {
 /// A call that was admitted and has not been answered yet.
 #[derive(Debug)]
 pub struct Pending<T> {
-    answer: oneshot::Receiver<Result<T, CallError>>,
+    answer: oneshot::Receiver<Result<Made<T>, CallError>>,
     control: Arc<Control>,
-    lane: Arc<Shared>,
+    shared: Arc<Shared>,
     start_by: Instant,
 }
 
 impl<T> Pending<T> {
     pub(super) const fn new(
-        answer: oneshot::Receiver<Result<T, CallError>>,
+        answer: oneshot::Receiver<Result<Made<T>, CallError>>,
         control: Arc<Control>,
-        lane: Arc<Shared>,
+        shared: Arc<Shared>,
         start_by: Instant,
     ) -> Self {
         Self {
             answer,
             control,
-            lane,
+            shared,
             start_by,
         }
     }
@@ -76,12 +77,13 @@ impl<T> Pending<T> {
             tokio::select! {
                 biased;
                 answer = &mut self.answer => {
-                    return answer.unwrap_or_else(|_| Err(CallError::Closed("its threads are gone".to_owned())));
+                    let gone = |_| Err(CallError::Closed("its threads are gone".to_owned()));
+                    return answer.unwrap_or_else(gone).map(|made| made.output);
                 }
                 () = sleep_until(deadline.into()) => return Err(CallError::Deadline),
                 () = cancel.cancelled() => return Err(CallError::Cancelled),
                 () = sleep_until(self.start_by.into()), if may_still_wait => {
-                    if let Some(retry_after_ms) = self.lane.give_up_waiting(&self.control) {
+                    if let Some(retry_after_ms) = self.shared.give_up_waiting(&self.control) {
                         return Err(CallError::NotStarted { retry_after_ms });
                     }
                     may_still_wait = false;
@@ -93,6 +95,6 @@ impl<T> Pending<T> {
 
 impl<T> Drop for Pending<T> {
     fn drop(&mut self) {
-        self.lane.abandon(&self.control);
+        self.shared.abandon(&self.control);
     }
 }

@@ -5,8 +5,8 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use synapse_core::engine::{CallContext, EngineError, EngineErrorCode, EngineState, Flow};
-use synapse_core::schedule::{Class, LaneLimits, NotAdmitted};
+use synapse_core::engine::{CallContext, EngineError, EngineErrorCode, EngineState, Flow, Preempt};
+use synapse_core::schedule::{Class, LaneLimits, NotAdmitted, Policy};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
@@ -79,6 +79,8 @@ impl Gate {
 fn limits(slots: u32) -> LaneLimits {
     LaneLimits {
         slots,
+        threads: 2,
+        preempt: Preempt::Checkpoint,
         interactive_depth: 1,
         bulk_depth: 1,
         bytes: 1_000,
@@ -86,15 +88,25 @@ fn limits(slots: u32) -> LaneLimits {
     }
 }
 
-fn start(limits: LaneLimits, max_hold: Duration) -> Executor {
+/// A scheduler with two permits, whose bulk work is held for `max_hold` at most.
+fn compute(max_hold: Duration) -> Compute {
+    Compute::new(Policy {
+        permits: 2,
+        quantum_nanos: u64::try_from(max_hold.as_nanos() / 4).unwrap(),
+        ..Policy::default()
+    })
+}
+
+fn open(compute: &Compute, limits: LaneLimits) -> Executor {
     let config = ExecutorConfig {
         name: "toy".to_owned(),
         limits,
-        threads_per_call: 2,
-        preemptible: true,
-        max_hold,
     };
-    Executor::start(&Tasks::new(tokio::runtime::Handle::current()), config).unwrap()
+    Executor::start(&Tasks::new(tokio::runtime::Handle::current()), compute, config).unwrap()
+}
+
+fn start(limits: LaneLimits, max_hold: Duration) -> Executor {
+    open(&compute(max_hold), limits)
 }
 
 fn spec(class: Class) -> CallSpec {
@@ -364,6 +376,76 @@ async fn a_bulk_call_is_held_at_its_checkpoint() {
     };
     hold(HANG).await;
     hold(Duration::from_millis(20)).await;
+}
+
+/// The pool is the daemon's: a bulk call takes both permits, so that of another lane waits for it; a query does not.
+#[tokio::test]
+async fn bulk_calls_of_two_lanes_take_turns() {
+    let compute = compute(HANG);
+    let quantum = LaneLimits {
+        preempt: Preempt::Quantum,
+        ..limits(1)
+    };
+    let (first, second) = (open(&compute, quantum), open(&compute, quantum));
+    let (gate, pass) = Gate::new();
+    let running = first.submit(spec(Class::Bulk), work(1, pass)).unwrap();
+    gate.wait();
+    let (other_gate, other_pass) = Gate::new();
+    let waiting = second.submit(spec(Class::Bulk), work(1, other_pass)).unwrap();
+    let query = second.submit(spec(Class::Interactive), work(1, || ())).unwrap();
+    assert_eq!(outcome(query).await, Ok("made"));
+    assert_eq!((second.load().bulk_waiting, second.load().running), (1, 0));
+    assert!(matches!(other_gate.reached.try_recv(), Err(TryRecvError::Empty)));
+    gate.open();
+    assert_eq!(outcome(running).await, Ok("made"));
+    other_gate.wait();
+    other_gate.open();
+    assert_eq!(outcome(waiting).await, Ok("made"));
+}
+
+/// A query of one lane holds the bulk call of another at its checkpoint, and lets it go when it ends.
+#[tokio::test]
+async fn a_query_holds_the_bulk_call_of_another_lane() {
+    let compute = compute(HANG);
+    let (indexing, asking) = (open(&compute, limits(2)), open(&compute, limits(1)));
+    let (before, pass) = Gate::new();
+    let (passed_tx, passed) = sync_channel(1);
+    let bulk = Scripted {
+        quanta: 1,
+        run: Box::new(move |ctx| {
+            pass();
+            assert_eq!(ctx.control.checkpoint(1, 2), Flow::Continue);
+            passed_tx.send(()).unwrap();
+            Ok(())
+        }),
+    };
+    let bulk = indexing.submit(spec(Class::Bulk), bulk).unwrap();
+    before.wait();
+    let (query_gate, query_pass) = Gate::new();
+    let query = asking.submit(spec(Class::Interactive), work(1, query_pass)).unwrap();
+    query_gate.wait();
+    before.open();
+    let early = passed.recv_timeout(Duration::from_millis(200));
+    assert!(early.is_err(), "the bulk call went on beside the query");
+    query_gate.open();
+    passed.recv_timeout(HANG).unwrap();
+    assert_eq!(outcome(query).await, Ok("made"));
+    assert_eq!(outcome(bulk).await, Ok("made"));
+}
+
+/// Proves SCHED-06. Bulk work that waits for the permits of a long query on another lane gets its turn all the same:
+/// a thread wakes for the moment at which it is due.
+#[tokio::test]
+async fn bulk_work_that_is_due_starts_beside_a_query() {
+    let compute = compute(Duration::from_millis(20));
+    let (indexing, asking) = (open(&compute, limits(1)), open(&compute, limits(1)));
+    let (gate, pass) = Gate::new();
+    let query = asking.submit(spec(Class::Interactive), work(1, pass)).unwrap();
+    gate.wait();
+    let bulk = indexing.submit(spec(Class::Bulk), work(1, || ())).unwrap();
+    assert_eq!(outcome(bulk).await, Ok("made"));
+    gate.open();
+    assert_eq!(outcome(query).await, Ok("made"));
 }
 
 #[tokio::test]

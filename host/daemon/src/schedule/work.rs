@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use synapse_core::engine::{CallContext, EngineError};
-use synapse_core::schedule::Class;
+use synapse_core::schedule::{Class, Reservation};
 use tokio::sync::oneshot;
 
 use super::control::Control;
@@ -70,12 +70,20 @@ pub(super) trait AnyWork: Send {
     fn units(&self) -> u64;
     fn units_left(&self) -> u64;
     fn step(&mut self, ctx: &CallContext<'_>) -> Result<Progress, EngineError>;
-    fn answer(self: Box<Self>, outcome: Result<(), CallError>);
+    /// Answers the caller; a result takes the call's bytes with it.
+    fn answer(self: Box<Self>, outcome: Result<Option<Reservation>, CallError>);
+}
+
+/// A result, with the bytes that it holds until it is taken.
+#[derive(Debug)]
+pub(super) struct Made<T> {
+    pub output: T,
+    pub _bytes: Option<Reservation>,
 }
 
 pub(super) struct Answered<W: Work> {
     pub work: W,
-    pub answer: oneshot::Sender<Result<W::Output, CallError>>,
+    pub answer: oneshot::Sender<Result<Made<W::Output>, CallError>>,
 }
 
 impl<W: Work> AnyWork for Answered<W> {
@@ -91,9 +99,13 @@ impl<W: Work> AnyWork for Answered<W> {
         self.work.step(ctx)
     }
 
-    fn answer(self: Box<Self>, outcome: Result<(), CallError>) {
+    fn answer(self: Box<Self>, outcome: Result<Option<Reservation>, CallError>) {
         let Self { work, answer } = *self;
+        let made = outcome.map(|bytes| Made {
+            output: work.finish(),
+            _bytes: bytes,
+        });
         // The caller may have left.
-        let _ = answer.send(outcome.map(|()| work.finish()));
+        let _ = answer.send(made);
     }
 }

@@ -43,16 +43,11 @@ pub(super) async fn run<W: Work>(
 }
 
 /// What one engine call may hold: the envelope's bounds, and for bulk work about 200 ms of it (SCHED-04).
-pub(super) fn quantum_bounds(daemon: &Daemon, admitted: &Admitted, class: Class) -> QuantumBounds {
-    const QUANTUM_NANOS: u64 = 200_000_000;
+pub(super) fn quantum_bounds(admitted: &Admitted, class: Class) -> QuantumBounds {
     let bounds = admitted.lane.row.bounds;
     let envelope = u64::from(bounds.max_batch_tokens);
     let max_tokens = match class {
-        Class::Bulk => {
-            let start = u64::try_from(daemon.config.schedule.bulk_quantum_tokens).unwrap_or(u64::MAX);
-            let measured = admitted.loaded.executor.units_in(QUANTUM_NANOS);
-            measured.unwrap_or(start).min(envelope)
-        }
+        Class::Bulk => admitted.loaded.executor.quantum_units().min(envelope),
         Class::Interactive | Class::Control => envelope,
     };
     QuantumBounds {

@@ -164,7 +164,7 @@ async fn run(
     } else {
         interactive.class(&lengths)
     };
-    let batches: Vec<Batch> = cut(&lengths, call::quantum_bounds(daemon, admitted, class))
+    let batches: Vec<Batch> = cut(&lengths, call::quantum_bounds(admitted, class))
         .into_iter()
         .map(|items| Batch::gather(items, |item| &encoded[item]))
         .collect();

@@ -159,7 +159,7 @@ async fn score(
         max_item_tokens: u32::try_from(daemon.config.inline.interactive_item_tokens).unwrap_or(u32::MAX),
     };
     let class = small.class(&lengths);
-    let calls = cut(&lengths, call::quantum_bounds(daemon, admitted, class));
+    let calls = cut(&lengths, call::quantum_bounds(admitted, class));
     let work = RerankWork::new(&admitted.loaded, calls, &encoded);
     // Ids and segments, the documents' starts, and a score a pair.
     let bytes = tokens.saturating_mul(8).saturating_add(wide(encoded.len()) * 8);

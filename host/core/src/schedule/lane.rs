@@ -1,0 +1,210 @@
+//! One lane as the scheduler sees it: what waits, what runs, how long bulk was withheld, how fast the lane is.
+//!
+//! State: a [`Lane`] per open lane, owned by the scheduler, which keeps the calls themselves. Not known here: the other
+//! lanes, the permits, any call's bytes.
+
+use std::collections::BTreeSet;
+
+use super::budget::Budget;
+use super::call::{Class, LaneLimits, LaneLoad, Policy, Ticket};
+use super::speed::{QuantumSize, Speed};
+use super::tick::Tick;
+use crate::engine::Preempt;
+
+/// One lane.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) limits: LaneLimits,
+    pub(super) budget: Budget,
+    /// By deadline.
+    pub(super) interactive: BTreeSet<(Tick, Ticket)>,
+    /// By rank: see [`rank`].
+    pub(super) bulk: BTreeSet<(u64, Ticket)>,
+    /// By arrival.
+    pub(super) control: BTreeSet<Ticket>,
+    pub(super) running: BTreeSet<Ticket>,
+    pub(super) closed: bool,
+    pub(super) quantum: QuantumSize,
+    runs: [usize; 3],
+    held: usize,
+    /// Nanoseconds for which interactive work may still withhold the lane from bulk work.
+    credit: u64,
+    speeds: [Speed; 3],
+    /// Units of work of the lane's calls, by class.
+    backlog: [u64; 3],
+}
+
+const fn index(class: Class) -> usize {
+    match class {
+        Class::Interactive => 0,
+        Class::Bulk => 1,
+        Class::Control => 2,
+    }
+}
+
+/// A bulk call's place in the order: the time that it was served, over its weight, and the moment since which it waits.
+/// The lower goes first, so a call's share follows its weight, and one that waits ages: nothing that arrives later than
+/// its own last turn was long gets past it.
+pub(super) const fn rank(virtual_time: u64, since: Tick) -> u64 {
+    virtual_time.saturating_add(since.0)
+}
+
+impl Lane {
+    pub(super) fn new(limits: LaneLimits, policy: &Policy) -> Self {
+        Self {
+            limits: LaneLimits {
+                slots: limits.slots.max(1),
+                threads: limits.threads.max(1),
+                ..limits
+            },
+            budget: Budget::new(limits.bytes),
+            interactive: BTreeSet::new(),
+            bulk: BTreeSet::new(),
+            control: BTreeSet::new(),
+            running: BTreeSet::new(),
+            closed: false,
+            quantum: QuantumSize::new(policy.first_quantum, policy.quantum_nanos),
+            runs: [0; 3],
+            held: 0,
+            credit: policy.patience(),
+            speeds: [Speed::default(); 3],
+            backlog: [0; 3],
+        }
+    }
+
+    /// Lets time pass: bulk work earns credit, a turn that interactive work withholds costs it.
+    pub(super) fn pass(&mut self, nanos: u64, interactive: bool, policy: &Policy) {
+        if self.works_on_bulk() {
+            let earned = nanos.saturating_mul(policy.withheld_per_work());
+            self.credit = self.credit.saturating_add(earned).min(policy.patience());
+        } else if interactive && (self.held > 0 || !self.bulk.is_empty()) {
+            self.credit = self.credit.saturating_sub(nanos);
+        }
+    }
+
+    /// Whether bulk work was withheld for as long as may be: its turn comes before that of a query.
+    pub(super) const fn bulk_is_due(&self) -> bool {
+        self.credit == 0
+    }
+
+    /// Nanoseconds until [`Self::bulk_is_due`], while interactive work is there.
+    pub(super) const fn credit(&self) -> u64 {
+        self.credit
+    }
+
+    fn works_on_bulk(&self) -> bool {
+        self.runs(Class::Bulk) > self.held
+    }
+
+    /// Whether a call may start at all: a load or unload that waits or runs has the lane to itself (SCHED-09).
+    pub(super) fn takes_calls(&self) -> bool {
+        self.control.is_empty() && self.runs(Class::Control) == 0 && self.running.len() < self.slots()
+    }
+
+    /// Whether a bulk call may start: where several calls run at once, one slot stays interactive.
+    pub(super) fn takes_bulk(&self) -> bool {
+        let slots = self.slots();
+        let bulk_slots = if slots >= 2 { slots - 1 } else { 1 };
+        self.takes_calls() && self.runs(Class::Bulk) < bulk_slots
+    }
+
+    /// Whether holding this lane's bulk calls lets a query in, here or elsewhere: `present` interactive calls are there
+    /// over all lanes.
+    pub(super) fn should_hold(&self, present: usize) -> bool {
+        // A query that waits for this lane's only slot waits for the bulk call itself.
+        let helped = if self.slots() >= 2 {
+            present
+        } else {
+            present.saturating_sub(self.interactive.len())
+        };
+        self.limits.preempt == Preempt::Checkpoint && helped > 0 && self.control.is_empty() && self.credit > 0
+    }
+
+    pub(super) fn slots(&self) -> usize {
+        usize::try_from(self.limits.slots).unwrap_or(usize::MAX)
+    }
+
+    pub(super) const fn runs(&self, class: Class) -> usize {
+        self.runs[index(class)]
+    }
+
+    pub(super) fn enter(&mut self, class: Class, ticket: Ticket) {
+        self.running.insert(ticket);
+        self.runs[index(class)] += 1;
+    }
+
+    pub(super) fn leave(&mut self, class: Class, ticket: Ticket) {
+        if self.running.remove(&ticket) {
+            self.runs[index(class)] -= 1;
+        }
+    }
+
+    pub(super) const fn hold(&mut self) {
+        self.held += 1;
+    }
+
+    pub(super) const fn release(&mut self) {
+        self.held -= 1;
+    }
+
+    pub(super) fn add_backlog(&mut self, class: Class, units: u64) {
+        self.backlog[index(class)] += units;
+    }
+
+    pub(super) fn remove_backlog(&mut self, class: Class, units: u64) {
+        self.backlog[index(class)] -= units;
+    }
+
+    pub(super) fn measured(&mut self, class: Class, units: u64, nanos: u64) {
+        self.speeds[index(class)].measured(units, nanos);
+        if class == Class::Bulk {
+            self.quantum.follow(self.speeds[index(class)]);
+        }
+    }
+
+    /// Nanoseconds that `units` take in this class, where it was measured.
+    pub(super) fn nanos(&self, class: Class, units: u64) -> Option<u64> {
+        self.speeds[index(class)].nanos(units)
+    }
+
+    /// Calls that wait and run in a class.
+    pub(super) fn count(&self, class: Class) -> usize {
+        self.waits(class) + self.runs(class)
+    }
+
+    /// Nanoseconds of the work of a class that is not done; `None` where it was never measured.
+    pub(super) fn backlog_nanos(&self, class: Class) -> Option<u64> {
+        match self.backlog[index(class)] {
+            0 => Some(0),
+            units => self.nanos(class, units),
+        }
+    }
+
+    pub(super) fn waits(&self, class: Class) -> usize {
+        match class {
+            Class::Interactive => self.interactive.len(),
+            Class::Bulk => self.bulk.len(),
+            Class::Control => self.control.len(),
+        }
+    }
+
+    pub(super) const fn depth(&self, class: Class) -> usize {
+        match class {
+            Class::Interactive => self.limits.interactive_depth,
+            Class::Bulk => self.limits.bulk_depth,
+            Class::Control => self.limits.control_depth,
+        }
+    }
+
+    pub(super) fn load(&self) -> LaneLoad {
+        LaneLoad {
+            interactive_waiting: self.interactive.len(),
+            bulk_waiting: self.bulk.len(),
+            control_waiting: self.control.len(),
+            interactive_running: self.runs(Class::Interactive),
+            bulk_running: self.runs(Class::Bulk),
+            control_running: self.runs(Class::Control),
+            bytes: self.budget.used(),
+        }
+    }
+}
