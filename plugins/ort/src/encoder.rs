@@ -163,6 +163,13 @@ fn load(
     config: RuntimeConfig<'_>,
 ) -> Result<(Graph, Facts, u64), Error> {
     let file = artifact.file("weights")?;
+    // A dense module that was left out would give vectors of another space without an error.
+    if let Some(other) = artifact.files().iter().find(|file| !is_ours(&file.role)) {
+        return Err(Error::unsupported(format!(
+            "the artifact has a file `{}`, and modules outside of the graph are not run",
+            other.role
+        )));
+    }
     let read = |path: &str| {
         std::fs::read(path).map_err(|error| Error::artifact_invalid(format!("cannot read {path}: {error}")))
     };
@@ -198,6 +205,11 @@ fn load(
     let threads = usize::try_from(config.threads).unwrap_or(1);
     let graph = Graph::load(environment, &bytes, external, threads)?;
     Ok((graph, facts, size))
+}
+
+/// Whether a file of this role is part of a graph, or says about it what the graph says itself.
+fn is_ours(role: &str) -> bool {
+    role == "weights" || role == "config" || role.starts_with(EXTERNAL_ROLE)
 }
 
 fn embedding_output(outputs: &[Port], rank: usize) -> Result<String, Error> {

@@ -315,6 +315,30 @@ fn a_cancelled_call_says_so() {
     assert_eq!((error.code, call.checkpoints()), (ErrorCode::CANCELLED, 2));
 }
 
+/// A dense module beside the graph is refused: hidden states without it are vectors of another space.
+#[test]
+fn modules_outside_of_the_graph_are_refused() {
+    let Some((host, data)) = ground() else { return };
+    let engine = embedder(host);
+    let folder = data.join("zoo/embeddinggemma-embed");
+    let graph = folder.join("model.onnx");
+    let call = FakeCall::new(1);
+    let mut load = |files: &[(&str, &Path)]| {
+        let files = artifact(files).unwrap();
+        let loaded = engine.load(&call.context(), &files, &config("mean")).into_result();
+        loaded.map(drop).map_err(|error| error.code)
+    };
+    assert_eq!(
+        load(&[("weights", &graph), ("config", &folder.join("config.json"))]),
+        Ok(())
+    );
+    let dense = folder.join("2_Dense/model.safetensors");
+    assert_eq!(
+        load(&[("weights", &graph), ("dense.0.weights", &dense)]),
+        Err(ErrorCode::UNSUPPORTED)
+    );
+}
+
 /// Every ONNX file of the zoo's bad folder meets its manifest's verdict.
 ///
 /// Proves CACHE-08.
