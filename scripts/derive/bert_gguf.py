@@ -1,4 +1,4 @@
-"""A BERT encoder as a GGUF file of version 3, matrices in f16.
+"""A BERT encoder as a GGUF file of version 3, matrices in f16 or f32.
 
 State: none. Caller: minilm.py. Tensor names and metadata keys are those that llama.cpp reads for the architecture
 `bert`. The vocabulary is written the way llama.cpp keeps WordPiece: a continuation loses its `##`, any other ordinary
@@ -13,7 +13,7 @@ U32, F32, BOOL, STRING, ARRAY, I32 = 4, 6, 7, 8, 9, 5  # metadata value types
 TYPE_F32, TYPE_F16 = 0, 1  # tensor types
 NORMAL, CONTROL = 1, 3  # token types
 MEAN_POOLING = 1
-MOSTLY_F16 = 1
+ALL_F32, MOSTLY_F16 = 0, 1  # file types
 ALIGNMENT = 32
 
 TOP = {
@@ -81,8 +81,8 @@ def renamed(name: str) -> str:
     return f"blk.{index}.{LAYER[inner]}.{part}"
 
 
-def write(config: dict, tokenizer: dict, name: str, tensors: dict[str, Tensor]) -> bytes:
-    """The file."""
+def write(config: dict, tokenizer: dict, name: str, tensors: dict[str, Tensor], half: bool) -> bytes:
+    """The file; `half` stores matrices as f16."""
     tokens, types = vocabulary(tokenizer)
     ids = tokenizer["model"]["vocab"]
     if len(tokens) != config["vocab_size"]:
@@ -90,7 +90,7 @@ def write(config: dict, tokenizer: dict, name: str, tensors: dict[str, Tensor]) 
     pairs = [
         ("general.architecture", STRING, "bert"),
         ("general.name", STRING, name),
-        ("general.file_type", U32, MOSTLY_F16),
+        ("general.file_type", U32, MOSTLY_F16 if half else ALL_F32),
         ("general.quantization_version", U32, 2),
         ("bert.block_count", U32, config["num_hidden_layers"]),
         ("bert.context_length", U32, config["max_position_embeddings"]),
@@ -118,7 +118,7 @@ def write(config: dict, tokenizer: dict, name: str, tensors: dict[str, Tensor]) 
     kept = sorted(source for source in tensors if not source.startswith("pooler."))
     for source in kept:
         tensor, target = tensors[source], renamed(source)
-        wide = len(tensor.shape) == 1 or target in ("position_embd.weight", "token_types.weight")
+        wide = not half or len(tensor.shape) == 1 or target in ("position_embd.weight", "token_types.weight")
         header += text(target) + struct.pack("<I", len(tensor.shape))
         # The contiguous dimension comes first.
         header += b"".join(struct.pack("<Q", size) for size in reversed(tensor.shape))
