@@ -68,6 +68,18 @@ const MACROS: &str = "{%- macro turn(role, text) -%}<{{ role|upper }}>{{ text }}
 {%- endfor -%}
 <ASSISTANT>{%- if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif -%}";
 
+/// Lists grow, are filtered and compared; the last question is told from the others.
+const LISTS: &str = "{%- set questions = messages | selectattr('role', 'equalto', 'user') | list -%}
+{%- set kept = namespace(turns=[]) -%}
+{%- for turn in messages -%}
+    {%- if turn['role'] not in ['tool', 'system'] and not turn.get('tool_calls') -%}
+        {%- set kept.turns = kept.turns + [turn] -%}
+    {%- endif -%}
+{%- endfor -%}
+{%- for turn in kept.turns -%}
+    {{ (kept.turns | length) ~ turn.role[0] + ('!' if turn == questions[-1] else '.') + turn.content }}
+{%- endfor -%}";
+
 fn message(role: ChatRole, content: &str) -> ChatMessage {
     ChatMessage {
         role,
@@ -101,7 +113,7 @@ fn templates_of_the_usual_shapes_render() {
     let one = std::slice::from_ref(&question);
     let two = [system.clone(), question.clone()];
     let talk = [question.clone(), answer.clone(), question.clone()];
-    let cases: [(&str, &[ChatMessage], &str); 10] = [
+    let cases: [(&str, &[ChatMessage], &str); 11] = [
         (
             MARKED_TURNS,
             one,
@@ -137,6 +149,11 @@ fn templates_of_the_usual_shapes_render() {
             "<USER>«\nWhy?\n»</USER><ASSISTANT>«Because. »</ASSISTANT><USER>«\nWhy?\n»</USER><ASSISTANT>",
         ),
         (MACROS, &[], "<ASSISTANT>"),
+        (
+            LISTS,
+            &[answer.clone(), question.clone()],
+            "2a.«Because. »2u!«\nWhy?\n»",
+        ),
     ];
     for (template, messages, expected) in cases {
         assert_eq!(shown(template, messages), expected);

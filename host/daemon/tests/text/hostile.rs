@@ -28,38 +28,45 @@ fn render(source: &str) -> Result<Vec<Piece>, TextError> {
 fn what_the_librarys_fuel_does_not_count_is_refused() {
     let grow = |step: &str| format!("{{% set a = [1] %}}{}{{{{ a }}}}", step.repeat(60));
     let cases = [
-        // Values whose parts are shared: 2^40 to print, to compare, to write into a text.
-        (grow("{% set a = [a, a] %}"), "inside a list"),
-        (grow("{% set a = (a, a) %}"), "inside a list"),
-        (grow("{% set a = {'x': a, 'y': a} %}"), "inside a list"),
-        (grow("{% set a = a + a %}"), "inside a list"),
-        (grow("{% set a = a * 2 %}"), "inside a list"),
+        // Values whose parts are shared: 2^40 steps to print, to compare, to measure.
+        (grow("{% set a = [a, a] %}"), "too deep"),
+        (grow("{% set a = (a, a) %}"), "too deep"),
+        (grow("{% set a = {'x': a, 'y': a} %}"), "too deep"),
+        (grow("{% set a = a + a %}"), "too many values"),
+        (grow("{% set a = a * 2 %}"), "multiplied"),
+        (
+            format!(
+                "{{% set a = [{}] %}}{{{{ [a, a, a, a, a, a, a, a, a, a] }}}}",
+                "1, ".repeat(240)
+            ),
+            "too many values",
+        ),
         (grow("{% set a = a | zip(a) | list %}"), "zip"),
         (grow("{% set a = a | batch(1) | list %}"), "batch"),
         (
             String::from(
                 "{% set n = namespace(a=1) %}{% for i in range(40) %}{% set n.a = [n.a, n.a] %}{% endfor %}{{ n.a == n.a }}",
             ),
-            "inside a list",
+            "too deep",
         ),
         (
             String::from(
                 "{% macro f(x, n) %}{% if n %}{{ f([x, x], n - 1) }}{% else %}{{ x }}{% endif %}{% endmacro %}{{ f(1, 20) }}",
             ),
-            "inside a list",
+            "too deep",
         ),
         // A namespace in itself.
         (
             String::from("{% set n = namespace() %}{% set n.a = n %}{{ n }}"),
-            "inside a list",
+            "an object inside",
         ),
         (
             String::from("{% set n = namespace() %}{% set m = namespace(a=n) %}{{ m }}"),
-            "inside a list",
+            "an object inside",
         ),
         (
             String::from("{% set n = namespace() %}{% set (n.a, b) = [n, 1] %}{{ n }}"),
-            "inside a list",
+            "an object inside",
         ),
         // A slice of a slice of a slice, read by recursion.
         (

@@ -5,18 +5,24 @@
 //! (`strftime_now` is undefined, and templates that know it ask first), so a prompt depends on its messages only; no
 //! `tojson`, because no tools are handed in and a message written as JSON would be altered.
 
+use std::collections::BTreeMap;
+
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, filters, functions};
 
-use super::guard::{SCALAR, SLICED};
+use super::guard::{SCALAR, SLICED, SMALL};
 
 /// What a template may spend: instructions, and 64 bytes of any string or list for each. A conversation of a hundred
 /// messages through the longest template in wide use takes a third.
 const FUEL: u64 = 100_000;
-/// Deepest macro calls.
-const MAX_RECURSION: usize = 24;
+/// Deepest nesting of calls, as the library counts it: a macro's call counts several times.
+const MAX_RECURSION: usize = 100;
 /// Most parts of a split text.
 const MAX_PARTS: usize = 1_000;
+/// Most values in a list or map that a template makes, those inside its parts counted each time they are there.
+const MAX_VALUES: usize = 2_048;
+/// Deepest nesting of such a value: a list of messages has three levels.
+const MAX_LEVELS: usize = 6;
 /// The library's filters that no chat template needs: those that build lists of lists, format numbers or escape HTML.
 const REMOVED_FILTERS: [&str; 21] = [
     "abs", "attr", "batch", "bool", "chain", "dictsort", "escape", "e", "float", "format", "groupby", "lines", "max",
@@ -43,6 +49,7 @@ pub fn environment() -> Environment<'static> {
     }
     environment.add_filter(SCALAR, scalar);
     environment.add_filter(SLICED, sliced);
+    environment.add_filter(SMALL, small);
     environment.add_function("namespace", namespace);
     environment.add_function("raise_exception", raise);
     environment.set_unknown_method_callback(method);
@@ -56,17 +63,51 @@ fn is_scalar(value: &Value) -> bool {
     )
 }
 
+fn refused(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidOperation, what.to_owned())
+}
+
 fn scalar(value: Value) -> Result<Value, Error> {
+    if is_scalar(&value) {
+        Ok(value)
+    } else {
+        Err(refused("only texts and numbers are multiplied here"))
+    }
+}
+
+/// A scalar, or a list or map of few values; a list that is only described becomes one that is there.
+fn small(state: &State, value: Value) -> Result<Value, Error> {
     if is_scalar(&value) {
         return Ok(value);
     }
-    Err(Error::new(
-        ErrorKind::InvalidOperation,
-        format!(
-            "a {} inside a list, a map, a namespace or an addition; only text, numbers and flags are allowed there",
-            value.kind()
-        ),
-    ))
+    let value = sliced(state, value)?;
+    let mut left = MAX_VALUES;
+    count(&value, MAX_LEVELS, &mut left)?;
+    state.consume_fuel(u64::try_from(MAX_VALUES - left).unwrap_or(u64::MAX))?;
+    Ok(value)
+}
+
+/// Counts a value with all that it holds.
+fn count(value: &Value, levels: usize, left: &mut usize) -> Result<(), Error> {
+    *left = left
+        .checked_sub(1)
+        .ok_or_else(|| refused("a list or map of too many values"))?;
+    if is_scalar(value) {
+        return Ok(());
+    }
+    let levels = levels
+        .checked_sub(1)
+        .ok_or_else(|| refused("lists or maps too deep in each other"))?;
+    match value.kind() {
+        ValueKind::Seq => value.try_iter()?.try_for_each(|item| count(&item, levels, left)),
+        // Of all maps only a plain one: a namespace could come to hold itself.
+        ValueKind::Map => value
+            .downcast_object_ref::<BTreeMap<Value, Value>>()
+            .ok_or_else(|| refused("an object inside a list, a map or a namespace"))?
+            .values()
+            .try_for_each(|item| count(item, levels, left)),
+        _ => Err(refused("an object inside a list, a map or a namespace")),
+    }
 }
 
 fn sliced(state: &State, value: Value) -> Result<Value, Error> {
@@ -76,9 +117,9 @@ fn sliced(state: &State, value: Value) -> Result<Value, Error> {
     }
 }
 
-fn namespace(values: Kwargs) -> Result<Value, Error> {
+fn namespace(state: &State, values: Kwargs) -> Result<Value, Error> {
     for name in values.args() {
-        scalar(values.peek(name)?)?;
+        small(state, values.peek(name)?)?;
     }
     functions::namespace(Some(Value::from(values).into()))
 }

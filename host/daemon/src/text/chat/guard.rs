@@ -8,9 +8,9 @@
 //!    recursion: a few thousand links overflow the stack. So the tokens of one tag and the `elif`s are counted, with
 //!    the library's own lexer.
 //! 2. A list inside a list inside a list shares its parts, so forty lines make a value whose comparison, printing or
-//!    length takes 2^40 steps, and none of them costs fuel. So what is put into a list, a map or a namespace, and what
-//!    is added or multiplied, must be a scalar: a check stands around each such operand.
-//! 3. A namespace inside itself is printed until the stack ends; the same check forbids it.
+//!    length takes 2^40 steps, and none of them costs fuel. So whatever a literal or an addition makes is counted with
+//!    all that it holds, and must be small; only scalars are multiplied.
+//! 3. A namespace inside itself is printed until the stack ends; the same count refuses namespaces.
 //! 4. A slice is taken only when it is read, so a slice of a slice of a slice is read by recursion; each becomes a list
 //!    at once, which fuel pays for.
 
@@ -26,6 +26,8 @@ const MAX_TAG_TOKENS: usize = 512;
 const MAX_ELIFS: usize = 256;
 /// The filter that lets only scalars through; see `environment.rs`.
 pub const SCALAR: &str = "scalar";
+/// The filter that lets scalars and small lists and maps through.
+pub const SMALL: &str = "small";
 /// The filter that makes a list of a slice.
 pub const SLICED: &str = "sliced";
 
@@ -113,7 +115,7 @@ fn statement<'s>(stmt: &Stmt<'s>) -> Result<Stmt<'s>, String> {
             ast::Set {
                 target: target(&node.target),
                 expr: if sets_attribute(&node.target) {
-                    scalar(&node.expr)
+                    filtered(SMALL, expression(&node.expr))
                 } else {
                     expression(&node.expr)
                 },
@@ -176,13 +178,12 @@ fn target<'s>(expr: &Expr<'s>) -> Expr<'s> {
     }
 }
 
-/// An operand that must be a scalar. Literals are what they are: a literal list holds checked items.
+/// An operand that must be a scalar.
 fn scalar<'s>(expr: &Expr<'s>) -> Expr<'s> {
-    let inner = expression(expr);
-    if matches!(inner, Expr::Const(_)) {
-        return inner;
+    match expression(expr) {
+        inner @ Expr::Const(_) => inner,
+        inner => filtered(SCALAR, inner),
     }
-    filtered(SCALAR, inner)
 }
 
 fn filtered<'s>(name: &'static str, expr: Expr<'s>) -> Expr<'s> {
@@ -197,16 +198,8 @@ fn filtered<'s>(name: &'static str, expr: Expr<'s>) -> Expr<'s> {
     ))
 }
 
-/// An item of a literal: a scalar or another literal.
-fn item<'s>(expr: &Expr<'s>) -> Expr<'s> {
-    match expr {
-        Expr::List(_) | Expr::Tuple(_) | Expr::Map(_) => expression(expr),
-        other => scalar(other),
-    }
-}
-
-fn items<'s>(list: &[Expr<'s>]) -> Vec<Expr<'s>> {
-    list.iter().map(item).collect()
+fn expressions<'s>(list: &[Expr<'s>]) -> Vec<Expr<'s>> {
+    list.iter().map(expression).collect()
 }
 
 fn arguments<'s>(args: &[CallArg<'s>]) -> Vec<CallArg<'s>> {
@@ -253,16 +246,22 @@ fn expression<'s>(expr: &Expr<'s>) -> Expr<'s> {
             span,
         )),
         Expr::BinOp(node) => {
-            let checked = matches!(node.op, ast::BinOpKind::Add | ast::BinOpKind::Mul);
-            let operand = if checked { scalar } else { expression };
-            Expr::BinOp(Spanned::new(
+            let operand = match node.op {
+                ast::BinOpKind::Mul => scalar,
+                _ => expression,
+            };
+            let made = Expr::BinOp(Spanned::new(
                 ast::BinOp {
                     op: node.op,
                     left: operand(&node.left),
                     right: operand(&node.right),
                 },
                 span,
-            ))
+            ));
+            match node.op {
+                ast::BinOpKind::Add => filtered(SMALL, made),
+                _ => made,
+            }
         }
         Expr::Compare(node) => Expr::Compare(Spanned::new(
             ast::Compare {
@@ -323,24 +322,33 @@ fn expression<'s>(expr: &Expr<'s>) -> Expr<'s> {
             },
             span,
         )),
-        Expr::List(node) => Expr::List(Spanned::new(
-            ast::List {
-                items: items(&node.items),
-            },
-            span,
-        )),
-        Expr::Tuple(node) => Expr::Tuple(Spanned::new(
-            ast::Tuple {
-                items: items(&node.items),
-            },
-            span,
-        )),
-        Expr::Map(node) => Expr::Map(Spanned::new(
-            ast::Map {
-                keys: items(&node.keys),
-                values: items(&node.values),
-            },
-            span,
-        )),
+        Expr::List(node) => filtered(
+            SMALL,
+            Expr::List(Spanned::new(
+                ast::List {
+                    items: expressions(&node.items),
+                },
+                span,
+            )),
+        ),
+        Expr::Tuple(node) => filtered(
+            SMALL,
+            Expr::Tuple(Spanned::new(
+                ast::Tuple {
+                    items: expressions(&node.items),
+                },
+                span,
+            )),
+        ),
+        Expr::Map(node) => filtered(
+            SMALL,
+            Expr::Map(Spanned::new(
+                ast::Map {
+                    keys: expressions(&node.keys),
+                    values: expressions(&node.values),
+                },
+                span,
+            )),
+        ),
     }
 }

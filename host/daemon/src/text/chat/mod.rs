@@ -112,14 +112,12 @@ impl ChatTemplate {
         let mut shown = Vec::with_capacity(messages.len());
         for message in messages {
             let stand_in = StandIn::new(&message.content);
+            let content = stand_in
+                .as_ref()
+                .map_or_else(|| Value::from(""), |stand_in| stand_in.text().into());
             shown.push(Value::from(BTreeMap::from([
-                ("role", Value::from(message.role.name())),
-                (
-                    "content",
-                    stand_in
-                        .as_ref()
-                        .map_or_else(|| Value::from(""), |stand_in| stand_in.text().into()),
-                ),
+                (Value::from("role"), Value::from(message.role.name())),
+                (Value::from("content"), content),
             ])));
             stand_ins.extend(stand_in);
         }
