@@ -243,7 +243,7 @@ pub struct Generate {
     /// Continue the prompt as it is
     #[arg(long)]
     pub no_chat: bool,
-    /// Generate at most N tokens; default and most: the daemon's `microllm_max_tokens`
+    /// Generate at most N tokens; never more than the daemon's `microllm_max_tokens`, which is the default
     #[arg(long, value_name = "N")]
     pub max_tokens: Option<u32>,
     /// 0 takes the likeliest token each time, up to 2 takes ever less likely ones; default 0

@@ -93,9 +93,10 @@ pub fn default_model(list: &ModelsListResult, kind: ModelKind) -> Result<String,
         .collect();
     match (installed.as_slice(), models.as_slice()) {
         ([only], _) | ([], [only]) => Ok(only.id.clone()),
-        (_, []) => Err(CliError::Found(
-            "the catalog has no model for this (see `synapse models list`)".to_owned(),
-        )),
+        (_, []) => Err(CliError::Found(format!(
+            "the catalog has no model that can {} (see `synapse models list`)",
+            kind.as_str()
+        ))),
         _ => {
             let choices: Vec<&str> = models.iter().map(|model| model.id.as_str()).collect();
             Err(CliError::Usage(format!(

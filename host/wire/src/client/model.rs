@@ -96,6 +96,19 @@ pub enum ModelKind {
     Unknown,
 }
 
+impl ModelKind {
+    /// The name on the wire.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Embed => "embed",
+            Self::Rerank => "rerank",
+            Self::Generate => "generate",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 /// Whether a lane can serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

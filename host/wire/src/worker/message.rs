@@ -317,11 +317,12 @@ pub enum WorkerMessage {
         text: String,
         /// Prompt tokens.
         n_prompt: u32,
-        /// Generated tokens.
+        /// Generated tokens, as the engine counts them: at least as many as the ids that follow. Tokens that only ended
+        /// the text need not be among those.
         n_gen: u32,
         /// Why it ended.
         finish_reason: FinishReason,
-        /// Bytes of the raw frame that follows: `4 × n_gen`.
+        /// Bytes of the raw frame that follows: 4 for each id of the text, at most `4 × n_gen`.
         raw_bytes: u64,
     },
     /// The model is forgotten.

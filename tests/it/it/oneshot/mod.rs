@@ -27,10 +27,10 @@ fn serving(place: &Place) -> (Daemon, Client) {
     (daemon, client)
 }
 
-/// The ids of a prompt: those of the text without the frame that embeddings have.
+/// The ids of a prompt: the begin token and the text. An embedding's frame has an end besides.
 fn prompt_ids(client: &mut Client, text: &str) -> Vec<u32> {
     let ids = toys::ids(client, "embedder", text);
-    ids[1..ids.len() - 1].to_vec()
+    ids[..ids.len() - 1].to_vec()
 }
 
 /// What the toy gives for `PROMPT` with more params.
@@ -178,7 +178,8 @@ fn what_is_out_of_bounds_is_refused_by_name() {
 fn a_prompt_that_does_not_fit_is_refused() {
     let place = Place::new();
     let (daemon, mut client) = serving(&place);
-    let words = |count: u32| vec!["a"; usize::try_from(count).expect("is small")].join(" ");
+    // A token each, behind the begin token.
+    let words = |tokens: u32| vec!["a"; usize::try_from(tokens - 1).expect("is small")].join(" ");
     for (prompt, max_tokens, fits) in [
         (CONTEXT - 10, Some(10), true),
         (CONTEXT - 10, Some(11), false),
@@ -207,8 +208,14 @@ fn a_prompt_that_does_not_fit_is_refused() {
         let answer = client.line().expect("an answer");
         assert_eq!(answer["error"]["data"]["code"], "invalid_text", "{answer}");
     }
-    let (code, _) = client.fails("microllm.oneshot", &json!({"model": "writer", "prompt": ""}));
-    assert_eq!(code, "invalid_request");
+    // An empty prompt is the begin token alone.
+    let begin = prompt_ids(&mut client, "");
+    let answer = client.ok(
+        "microllm.oneshot",
+        &json!({"model": "writer", "prompt": "", "max_tokens": 9}),
+    );
+    assert_eq!((&answer["prompt_tokens"], begin.len()), (&json!(1), 1));
+    assert_eq!(answer["text"], toys::text("writer", &begin, 9, None).0);
     let (code, _) = client.fails("microllm.oneshot", &json!({"model": "embedder", "prompt": PROMPT}));
     assert_eq!(code, "unsupported");
     assert!(daemon.stop().success());
@@ -227,7 +234,6 @@ fn the_common_fields_hold_on_every_engine_operation() {
         ("writer", Kind::Generate),
     ] {
         toys::write(&place, model, kind);
-        toys::write(&place, &format!("{model}-cold"), kind);
     }
     let daemon = place.start();
     let mut client = daemon.connect();
@@ -246,7 +252,6 @@ fn the_common_fields_hold_on_every_engine_operation() {
     ];
     for model in ["embedder", "ranker", "writer"] {
         toys::install(&mut client, &place, model);
-        toys::pull(&mut client, &place, &format!("{model}-cold"));
     }
     for (method, params) in operations {
         let fingerprint = client.ok(method, &params)["fingerprint"].clone();
@@ -280,8 +285,10 @@ fn the_common_fields_hold_on_every_engine_operation() {
             });
             assert_eq!(outcome.err().as_deref(), expected, "{method} {field} {value}");
         }
+        let model = params["model"].clone();
+        let unloaded = client.ok("model.unload", &json!({"model": model}));
+        assert_eq!(unloaded["unloaded"], true, "{unloaded}");
         let mut cold = params.clone();
-        cold["model"] = json!(format!("{}-cold", params["model"].as_str().expect("a model")));
         cold["fail_if_not_ready"] = json!(true);
         let (code, error) = client.fails(method, &cold);
         assert_eq!(
@@ -289,6 +296,8 @@ fn the_common_fields_hold_on_every_engine_operation() {
             ("model_loading", &json!("transient")),
             "{method}: {error}"
         );
+        // It has started the load all the same; the next operation on the model needs it.
+        client.load(model.as_str().expect("a model"));
     }
     assert!(daemon.stop().success());
 }

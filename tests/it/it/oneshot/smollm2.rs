@@ -37,7 +37,7 @@ pub fn install(client: &mut Client) {
 }
 
 fn ask(client: &mut Client, more: &Value) -> Value {
-    let mut params = json!({"model": MODEL, "prompt": "What is the capital of France?", "max_tokens": 24});
+    let mut params = json!({"model": MODEL, "prompt": "What is the capital of Japan?", "max_tokens": 24});
     for (field, value) in more.as_object().expect("fields") {
         params[field] = value.clone();
     }
@@ -62,7 +62,7 @@ fn smollm2_says_the_same_each_time_within_its_bounds() {
         (&first["provenance"]["engine"], &first["provenance"]["placement"]),
         (&json!("llama-cpp"), &json!("worker"))
     );
-    assert!(first["text"].as_str().expect("a text").contains("Paris"), "{first}");
+    assert!(first["text"].as_str().expect("a text").contains("Tokyo"), "{first}");
     let bare = ask(&mut client, &json!({"chat": false}));
     assert!(
         bare["prompt_tokens"].as_u64() < first["prompt_tokens"].as_u64(),
@@ -107,17 +107,17 @@ fn smollm2_says_the_same_each_time_within_its_bounds() {
     let (code, error) = client.fails("microllm.oneshot", &json!({"model": MODEL, "prompt": long}));
     assert_eq!(code, "input_too_long", "{error}");
 
-    let stopped = ask(&mut client, &json!({"stop": ["Paris"]}));
+    let stopped = ask(&mut client, &json!({"stop": ["Tokyo"]}));
     assert_eq!(stopped["finish_reason"], "stop");
     assert!(
-        !stopped["text"].as_str().expect("a text").contains("Paris"),
+        !stopped["text"].as_str().expect("a text").contains("Tokyo"),
         "{stopped}"
     );
 
     // The only generator that is installed needs no --model.
     let run = synapse(
         &place,
-        &["generate", "What is the capital of France?", "--max-tokens", "24", "-v"],
+        &["generate", "What is the capital of Japan?", "--max-tokens", "24", "-v"],
         "",
     );
     assert_eq!(run.code, 0, "{}", run.stderr);

@@ -33,9 +33,9 @@ impl Kind {
     }
 }
 
-/// The longest text of a toy, in tokens.
-pub const MAX_TOKENS: u32 = 48;
-/// Where a toy that generates has its end, prompt and text together.
+/// The longest pair of a toy that reranks, in tokens.
+pub const MAX_TOKENS: u32 = 64;
+/// The longest text of any other toy, in tokens; for one that generates, prompt and text together.
 pub const CONTEXT: u32 = 1024;
 
 /// The bytes of a toy's weights.
@@ -53,8 +53,8 @@ pub fn write(place: &Place, model: &str, kind: Kind) {
     let tokenizer = fs::read(models::folder(models::MEAN).join("tokenizer.json")).expect("a tokenizer");
     fs::write(folder.join("tokenizer.json"), &tokenizer).expect("writes");
     let longest = match kind {
-        Kind::Generate => CONTEXT,
-        Kind::Embed | Kind::Rerank => MAX_TOKENS,
+        Kind::Embed | Kind::Generate => CONTEXT,
+        Kind::Rerank => MAX_TOKENS,
     };
     let record = format!(
         "schema = 1\nid = \"{model}\"\ntitle = \"toy\"\nfamily = \"bert\"\nlicence = \"CC0-1.0\"\n{}\

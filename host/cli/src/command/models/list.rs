@@ -2,7 +2,7 @@
 //!
 //! No state.
 
-use synapse_client::wire::{ModelKind, ModelsListResult};
+use synapse_client::wire::ModelsListResult;
 
 use crate::args::Global;
 use crate::command::status::state_cell;
@@ -19,16 +19,6 @@ pub async fn run(global: &Global, output: &mut Output) -> Result<(), CliError> {
     output.value(&list, render)
 }
 
-/// What a model is for, in a word.
-pub const fn kind_word(kind: ModelKind) -> &'static str {
-    match kind {
-        ModelKind::Embed => "embed",
-        ModelKind::Rerank => "rerank",
-        ModelKind::Generate => "generate",
-        ModelKind::Unknown => "unknown",
-    }
-}
-
 fn render(list: &ModelsListResult, style: Style) -> String {
     let mut table = Table::new(&["MODEL", "STATE", "KIND", "DIMS", "TOKENS", "SIZE", "LICENCE"]);
     for model in &list.models {
@@ -36,7 +26,7 @@ fn render(list: &ModelsListResult, style: Style) -> String {
         table.row(vec![
             format!("{}{mark}", model.id).into(),
             state_cell(model.state),
-            kind_word(model.kind).into(),
+            model.kind.as_str().into(),
             model.dims.to_string().into(),
             model.max_tokens.to_string().into(),
             bytes(model.size_bytes).into(),

@@ -4,7 +4,6 @@
 
 use synapse_client::wire::{LaneEntry, LaneStatus, ModelStatusResult};
 
-use super::list::kind_word;
 use crate::args::Global;
 use crate::command::status::state_cell;
 use crate::error::CliError;
@@ -42,7 +41,7 @@ fn render(status: &ModelStatusResult, style: Style) -> String {
     if let Some(reason) = &model.reason {
         facts.fact("reason", Cell::new(Tone::Bad, reason));
     }
-    facts.fact("kind", format!("{} ({})", kind_word(model.kind), model.family));
+    facts.fact("kind", format!("{} ({})", model.kind.as_str(), model.family));
     facts.fact("licence", &model.licence);
     facts.fact("dims", model.dims.to_string());
     facts.fact("max tokens", model.max_tokens.to_string());
