@@ -287,7 +287,8 @@ impl GenerateEngine for RemoteEngine {
         else {
             return Err(contradiction("texts", 1, 0));
         };
-        let ids = raw::get_i32(&reply.raw, n_gen.into())
+        let spelt = reply.raw.len() as u64 / 4;
+        let ids = raw::get_i32(&reply.raw, spelt)
             .map_err(|error| contradiction("generated ids", n_gen as usize, error.found / 4))?;
         // The generation is over: whether the sink wants more changes nothing.
         let _ = sink.push(&ids, text.as_bytes());

@@ -235,7 +235,8 @@ fn receive_raw(
     let declared = match message {
         WorkerMessage::Vectors { dims, n, .. } => Some(u64::from(*dims) * u64::from(*n) * 4),
         WorkerMessage::Scores { n, .. } => Some(u64::from(*n) * 4),
-        WorkerMessage::Text { n_gen, .. } => Some(u64::from(*n_gen) * 4),
+        // Tokens that only ended the text have no id here.
+        WorkerMessage::Text { n_gen, .. } => Some((u64::from(*n_gen) * 4).min(expected / 4 * 4)),
         _ => None,
     };
     if let Some(declared) = declared

@@ -333,13 +333,21 @@ impl Engines {
         let mut sink = Collected::default();
         let engine = self.plugin.generate(&self.settings).map_err(no_engine)?;
         let generated = engine.generate(&call.context(), model.model, prompt, &options, &mut sink)?;
+        if !u32::try_from(sink.ids.len()).is_ok_and(|ids| ids <= generated.generated_tokens) {
+            let message = "the engine gave more token ids than it says that it generated";
+            return Err(EngineError::new(
+                EngineErrorCode::Internal,
+                EngineState::Usable,
+                message,
+            ));
+        }
         let mut raw = Vec::new();
         raw::put_i32(&sink.ids, &mut raw);
         let message = WorkerMessage::Text {
             req_id: call.req_id,
             text: String::from_utf8_lossy(&sink.bytes).into_owned(),
             n_prompt: generated.prompt_tokens,
-            n_gen: u32::try_from(sink.ids.len()).map_err(|_| invalid("too many tokens"))?,
+            n_gen: generated.generated_tokens,
             finish_reason: match generated.finish {
                 FinishReason::Stop => message::FinishReason::Stop,
                 FinishReason::Length => message::FinishReason::Length,

@@ -7,6 +7,7 @@
 mod deaths;
 mod drain;
 mod ends;
+mod kinds;
 mod lies;
 mod placement;
 mod refresh;
@@ -161,9 +162,14 @@ fn has_zombie(daemon: &Daemon) -> bool {
     })
 }
 
-/// How many deaths of workers the daemon has counted.
+/// How many deaths of workers the daemon has counted: each is one line of the supervisor. What a request or a job is told
+/// of it may be logged again elsewhere.
 fn deaths_counted(daemon: &Daemon) -> usize {
-    daemon.log().matches("worker of reference lost").count()
+    let log = daemon.log();
+    let lines = log.lines();
+    lines
+        .filter(|line| line.contains("worker of reference lost") && line.contains("generation="))
+        .count()
 }
 
 /// The one worker.
