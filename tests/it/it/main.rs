@@ -7,6 +7,7 @@
 
 mod bad_input;
 mod envelope;
+mod external_data;
 mod forms;
 mod oneshot;
 mod parity;

@@ -64,6 +64,23 @@ fn greedy_texts_equal_their_oracles() {
             compared += 1;
         }
         assert!(compared >= 5, "{model}: {compared}");
+        // The GGUF is the tokenizer's published file as well, and is counted and deleted once.
+        client.ok("model.unload", &json!({"model": recipe.id}));
+        let removed = client.ok("models.remove", &json!({"model": recipe.id}));
+        let weights = std::fs::metadata(recipe.folder.join(&recipe.weights))
+            .expect("a file")
+            .len();
+        assert!(removed["freed_bytes"].as_u64() > Some(weights), "{model}: {removed}");
+    }
+    let mut left = vec![place.data().join("models/blobs")];
+    while let Some(path) = left.pop() {
+        assert!(path.is_dir(), "{} is left", path.display());
+        left.extend(
+            std::fs::read_dir(path)
+                .expect("lists")
+                .flatten()
+                .map(|entry| entry.path()),
+        );
     }
     assert!(daemon.stop().success());
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Cursor, Write};
 use std::path::Path;
 
-use super::{GgufError, inspect};
+use super::{GgufError, check, inspect};
 
 /// What the engine refuses at load although the header is in order, and what needs a cap rather than a refusal.
 const NOT_THE_HEADERS: [&str; 3] = ["gguf-missing-tensor", "gguf-shape-mismatch", "gguf-ctx-u32max"];
@@ -90,6 +90,19 @@ fn small(alignment: u32, offset: u64, value: f32) -> Vec<u8> {
 
 fn verdict(bytes: &[u8]) -> Result<(), GgufError> {
     inspect(&mut Cursor::new(bytes), bytes.len() as u64).map(drop)
+}
+
+/// A lane's context comes from the record, so the record promises no more than the file has.
+#[test]
+fn a_record_has_no_more_context_than_its_file() {
+    let bytes = small(32, 0, 3.0);
+    let gguf = inspect(&mut Cursor::new(&bytes), bytes.len() as u64).unwrap();
+    assert!(check::check_context(&gguf, 16).is_ok());
+    let error = check::check_context(&gguf, 17).unwrap_err().to_string();
+    assert!(
+        error.contains("context_length is 16") && error.contains("is 17"),
+        "{error}"
+    );
 }
 
 #[test]
