@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use synapse_core::engine::EngineErrorCode;
 use synapse_core::schedule::Class;
 
 use super::admission::Admitted;
@@ -36,10 +37,19 @@ pub(super) async fn run<W: Work>(
     };
     let outcome = admitted.loaded.executor.submit(spec, work)?.outcome(&ctx.cancel).await;
     admitted.lane.touch();
-    if let Err(CallError::Engine(error)) = &outcome {
+    let error = match outcome {
+        Ok(output) => return Ok(output),
+        Err(error) => error,
+    };
+    if let CallError::Engine(error) = &error {
         load::after_failure(daemon, &admitted.lane, error);
+        // The engine can see the deadline a moment before the caller's own clock does.
+        let nobody_cancelled = error.code == EngineErrorCode::Cancelled && !ctx.cancel.is_cancelled();
+        if nobody_cancelled && ctx.remaining().is_zero() {
+            return Err(CallError::Deadline.into());
+        }
     }
-    Ok(outcome?)
+    Err(error.into())
 }
 
 /// What one engine call may hold: the envelope's bounds, and for bulk work about 200 ms of it (SCHED-04).
