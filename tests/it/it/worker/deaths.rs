@@ -62,6 +62,7 @@ fn dies(fault: &str, bounds: &str, stage: &str, words: &str) {
         }
         assert!(daemon.is_running() && !has_zombie(&daemon), "{fault}");
     }
+    until("the third generation is logged", || generations(&daemon).len() >= 3);
     assert_eq!(generations(&daemon), [1, 2, 3], "{fault}");
     quarantined(&mut client);
     assert_eq!(workers(&daemon).len(), 0, "{fault}: refused without a process");

@@ -84,7 +84,8 @@ fn skeleton_e2e() {
         "microllm.oneshot",
         &json!({"model": "writer", "prompt": TEXT, "max_tokens": 20}),
     );
-    let (text, _) = toys::text("writer", &ids[1..ids.len() - 1], 20, None);
+    // A prompt has the frame's begin and not its end.
+    let (text, _) = toys::text("writer", &ids[..ids.len() - 1], 20, None);
     assert_eq!(generated["text"], text, "{generated}");
     assert_eq!(generated["provenance"]["placement"], "worker", "{generated}");
     fails(
