@@ -28,7 +28,7 @@ fn expected_start(tokenizer: &Tokenizer, item: &Value, segments: &[i32]) -> usiz
     })
 }
 
-/// Proves API-15. Reference: transformers, in the zoo's cross-encoders. Where the oracle cut the query as well, ours
+/// Proves TOK-06. Reference: transformers, in the zoo's cross-encoders. Where the oracle cut the query as well, ours
 /// keeps it; a Unigram oracle's special strings are control ids and therefore no reference.
 #[test]
 fn zoo_pairs_equal_the_oracles() {
@@ -79,7 +79,7 @@ fn zoo_pairs_equal_the_oracles() {
     assert!(compared >= 76, "{compared} pairs");
 }
 
-/// Proves API-15. Reference: transformers' ids for a cross-encoder with MiniLM's tokenizer, documents up to 1,379
+/// Proves TOK-06, API-14. Reference: transformers' ids for a cross-encoder with MiniLM's tokenizer, documents up to 1,379
 /// tokens against a limit of 512.
 #[test]
 fn minilm_pairs_equal_the_oracle() {
@@ -125,7 +125,7 @@ fn minilm_pairs_equal_the_oracle() {
     );
 }
 
-/// Proves API-15. RoBERTa's own post-processor, `<s> q </s></s> d </s>` in one segment. Reference: the file's ids of
+/// Proves TOK-06. RoBERTa's own post-processor, `<s> q </s></s> d </s>` in one segment. Reference: the file's ids of
 /// those tokens and its own ids of each text.
 #[test]
 fn roberta_pairs_have_its_own_frame() {
@@ -144,7 +144,7 @@ fn roberta_pairs_have_its_own_frame() {
     assert!(pair.encoded.type_ids.iter().all(|&segment| segment == 0));
 }
 
-/// Proves API-15. Only the document is cut, and no limit makes the query shorter.
+/// Proves API-14. Only the document is cut, and no limit makes the query shorter.
 #[test]
 fn only_the_document_is_cut() {
     let tokenizer = load(&fixtures().join("minilm/tokenizer.json"), Some(30_522)).expect("loads");
@@ -194,7 +194,7 @@ fn only_the_document_is_cut() {
     assert_eq!(refused, Err(TextError::TooManyBytes { found: 29, limit: 20 }));
 }
 
-/// Proves API-15. A decoder's tokenizer puts nothing between two texts, so its model cannot tell them apart.
+/// A decoder's tokenizer puts nothing between two texts, so its model cannot tell them apart.
 #[test]
 fn without_a_pair_frame_there_are_no_pairs() {
     let Some(zoo) = shared("data/zoo", "without_a_pair_frame_there_are_no_pairs") else {

@@ -226,6 +226,78 @@ fn only_templates_write_control_tokens() {
     assert!(seen > 80, "{seen} tokens");
 }
 
+/// A tokenizer of six entries; `normalizer` and `pre_tokenizer` are JSON.
+fn small(space: &str, normalizer: &str, pre_tokenizer: &str) -> Tokenizer {
+    let added = [("<|e|>", 4, false, true), ("<|e|>>", 5, true, false)]
+        .map(|(surface, id, lstrip, rstrip)| {
+            format!(
+                r#"{{"id": {id}, "content": "{surface}", "single_word": false, "lstrip": {lstrip}, "rstrip": {rstrip},
+                    "normalized": false, "special": true}}"#
+            )
+        })
+        .join(", ");
+    let file = format!(
+        r#"{{"added_tokens": [{added}], "normalizer": {normalizer}, "pre_tokenizer": {pre_tokenizer}, "post_processor": null,
+            "model": {{"type": "BPE", "vocab": {{"a": 0, "{space}": 1, "{space}a": 2, "\u010a": 3, "<|e|>": 4, "<|e|>>": 5}},
+                       "merges": [["{space}", "a"]]}}}}"#
+    );
+    let sanitised = synapse_daemon::text::sanitise::sanitise(file.as_bytes(), None).expect("a good file");
+    Tokenizer::from_sanitised(&sanitised.bytes).expect("loads")
+}
+
+/// Where a space is put before a text: at the begin of the prompt and after a control token, or at the begin only, and
+/// never in the middle. By hand from what Hugging Face documents of `Prepend`, `Metaspace` and `ByteLevel`.
+#[test]
+fn a_space_is_put_where_a_text_begins() {
+    const MARK: &str = "\u{2581}";
+    let metaspace = |scheme: &str| {
+        format!(r#"{{"type": "Metaspace", "replacement": "{MARK}", "prepend_scheme": "{scheme}", "split": true}}"#)
+    };
+    let bytes = |prefix: bool| {
+        format!(r#"{{"type": "ByteLevel", "add_prefix_space": {prefix}, "trim_offsets": true, "use_regex": true}}"#)
+    };
+    let prepend = format!(
+        r#"{{"type": "Sequence", "normalizers": [{{"type": "Prepend", "prepend": "{MARK}"}},
+            {{"type": "Replace", "pattern": {{"String": " "}}, "content": "{MARK}"}}]}}"#
+    );
+    let pieces = [
+        Piece::Content(String::from("a")),
+        Piece::Template(String::from("a<|e|>a")),
+        Piece::Content(String::from("a a")),
+    ];
+    for (name, tokenizer, expected) in [
+        ("always", small(MARK, "null", &metaspace("always")), [2, 0, 4, 2, 0, 2]),
+        ("first", small(MARK, "null", &metaspace("first")), [2, 0, 4, 0, 0, 2]),
+        ("never", small(MARK, "null", &metaspace("never")), [0, 0, 4, 0, 0, 2]),
+        ("prepend", small(MARK, &prepend, "null"), [2, 0, 4, 2, 0, 2]),
+        ("bytes", small("\u{120}", "null", &bytes(true)), [2, 0, 4, 2, 0, 2]),
+        (
+            "plain bytes",
+            small("\u{120}", "null", &bytes(false)),
+            [0, 0, 4, 0, 0, 2],
+        ),
+    ] {
+        assert_eq!(encode(&tokenizer, &pieces), expected, "{name}");
+    }
+}
+
+/// The longest control token wins, and one may swallow white space on a side; in a content it is text.
+#[test]
+fn a_control_token_is_the_longest_and_may_swallow_white_space() {
+    let bytes = r#"{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}"#;
+    let tokenizer = small("\u{120}", "null", bytes);
+    let template = |text: &str| encode(&tokenizer, &[Piece::Template(text.to_owned())]);
+    assert_eq!(template("a<|e|>>a"), [0, 5, 0]);
+    assert_eq!(template("a<|e|> \n a"), [0, 4, 0], "swallowed after");
+    assert_eq!(template("a \n<|e|>>\na"), [0, 5, 3, 0], "swallowed before");
+    assert_eq!(template("\n<|e|>\n<|e|>\n"), [3, 4, 4]);
+    let across = [
+        Piece::Template(String::from("a<|e|>")),
+        Piece::Content(String::from("\na")),
+    ];
+    assert_eq!(encode(&tokenizer, &across), [0, 4, 3, 0], "a content keeps its own");
+}
+
 #[test]
 fn a_prompt_has_limits() {
     let Some(zoo) = shared("data/zoo", "a_prompt_has_limits") else {
