@@ -211,6 +211,34 @@ fn a_bad_candidate_fails_alone_and_a_bad_request_as_a_whole() {
     assert!(daemon.stop().success());
 }
 
+/// A score that is no number is the failure of its candidate, and never a score.
+#[test]
+fn a_score_that_is_not_finite_is_an_error_of_its_candidate() {
+    for fault in ["nan", "infinite"] {
+        let place = Place::new().reference(&[("fault", fault)]);
+        let (daemon, mut client) = serving(&place);
+        let answer = client.ok("rerank.score", &request(QUERY, &TEXTS));
+        assert_eq!(answer["scores"], json!([null, null, null, null, null]), "{fault}");
+        for n in 0..TEXTS.len() {
+            let item = &answer["items"][n];
+            assert_eq!(item["error"]["code"], "non_finite_output", "{fault}: {item}");
+            assert_eq!(
+                (&item["id"], &answer["real_token_counts"][n]),
+                (&json!(format!("c{n}")), &json!(0))
+            );
+        }
+        let run = synapse(&place, &["rerank", QUERY, "x", "--json"], "");
+        let line = &run.lines()[0];
+        assert_eq!(
+            (run.code, &line["rank"], &line["score"]),
+            (3, &Value::Null, &Value::Null),
+            "{}",
+            run.stderr
+        );
+        assert!(daemon.stop().success());
+    }
+}
+
 /// Proves API-15. At a cap it is served, over it refused with the cap's name; a key changes nothing yet.
 #[test]
 fn the_caps_are_named_and_a_candidate_more_is_refused() {

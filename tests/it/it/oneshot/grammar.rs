@@ -55,11 +55,13 @@ fn every_grammar_has_a_typed_outcome_and_the_worker_lives() {
     smollm2::install(&mut client);
     let nested = format!("root ::= {}\"a\"{}", "(".repeat(60_000), ")".repeat(60_000));
     let wide = format!("root ::= \"{}\"", "a".repeat(300 * 1024));
-    // A text where the row ends in one: what it may be.
+    /// Whether a text is one that the grammar allows.
     type Matches = fn(&str) -> bool;
+    /// What a grammar may end in: such a text, or one of these codes.
+    type Expected = Result<Matches, &'static [&'static str]>;
     let colour: Matches = |text| ["red", "green", "blue"].contains(&text);
     let digits: Matches = |text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let rows: [(&str, &str, Result<Matches, &[&str]>); 11] = [
+    let rows: [(&str, &str, Expected); 11] = [
         ("a choice", r#"root ::= "red" | "green" | "blue""#, Ok(colour)),
         ("a class", "root ::= [0-9]+", Ok(digits)),
         ("ends at once", r#"root ::= """#, Ok(str::is_empty)),

@@ -82,6 +82,25 @@ impl Place {
         self
     }
 
+    /// Searches a copy of the reference bundle first, whose engines have these settings.
+    pub fn reference(self, settings: &[(&str, &str)]) -> Self {
+        let folder = self.folder.path().join("plugins");
+        let bundle = folder.join("reference");
+        fs::create_dir_all(&bundle).expect("a folder");
+        let files = fs::read_dir(build().join("bundles/reference")).expect("the bundle");
+        for file in files.flatten() {
+            fs::copy(file.path(), bundle.join(file.file_name())).expect("copies");
+        }
+        let manifest = bundle.join("plugin.toml");
+        let mut text = fs::read_to_string(&manifest).expect("a manifest");
+        text.push_str("\n[engine.config]\n");
+        for (key, value) in settings {
+            text.push_str(&format!("{key} = \"{value}\"\n"));
+        }
+        fs::write(&manifest, text).expect("writes");
+        self.plugin_dir(folder)
+    }
+
     /// Believes another trust file than the one of this build.
     pub fn trust_file(mut self, file: PathBuf) -> Self {
         self.trust_file = file;

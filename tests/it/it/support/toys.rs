@@ -139,7 +139,7 @@ fn seeded_text(seed: u64, prompt: &[u32], max_tokens: usize, sampler: Option<u64
     while letters.len() < max_tokens {
         h = mix(h);
         let draw = h >> 32;
-        if draw % 64 == 0 {
+        if draw.is_multiple_of(64) {
             return (letters, true);
         }
         let letter = 97 + u32::try_from(draw % 26).expect("a letter");

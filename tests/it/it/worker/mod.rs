@@ -4,6 +4,7 @@
 //! misbehave; with `fault_tokens` only calls that hold an item of so many tokens do. Test models take 16 tokens at most,
 //! so [`LONG`] always has 16 and is the text that strikes.
 
+mod asserts;
 mod deaths;
 mod drain;
 mod ends;
@@ -23,7 +24,7 @@ use serde_json::{Value, json};
 use synapse_core::digest::sha256;
 
 use crate::support::client::Client;
-use crate::support::daemon::{Daemon, Place, build};
+use crate::support::daemon::{Daemon, Place};
 use crate::support::{HANG, models};
 
 /// A text of 16 tokens after truncation.
@@ -39,26 +40,10 @@ fn place(settings: &[(&str, &str)], bounds: &str) -> Place {
     let place = Place::new().config(&format!(
         r#"{{"worker": {{{QUICK}{bounds}}}, "inline": {{"max_items": 1000}}, "shutdown": {{"grace_ms": 200, "cancel_ms": 2000}}}}"#
     ));
-    let bundle = place.path().join("plugins/reference");
-    fs::create_dir_all(&bundle).expect("a folder");
-    for file in fs::read_dir(build().join("bundles/reference"))
-        .expect("the bundle")
-        .flatten()
-    {
-        fs::copy(file.path(), bundle.join(file.file_name())).expect("copies");
-    }
-    let manifest = bundle.join("plugin.toml");
-    let mut text = fs::read_to_string(&manifest).expect("a manifest");
-    text.push_str("\n[engine.config]\n");
-    for (key, value) in settings {
-        text.push_str(&format!("{key} = \"{value}\"\n"));
-    }
-    fs::write(&manifest, text).expect("writes");
     for model in ["toy-a", "toy-b"] {
         write_model(&place, model);
     }
-    let folder = place.path().join("plugins");
-    place.plugin_dir(folder)
+    place.reference(settings)
 }
 
 /// Writes the files of a model for the reference engine, and the catalog that leads to them.
