@@ -361,4 +361,25 @@ mod tests {
         std::os::unix::fs::symlink(&path, &link).unwrap();
         assert!(private_dir(&link).is_err());
     }
+
+    /// What guards the sockets of workers is the folder: nobody else's is used.
+    ///
+    /// Proves WPROTO-31.
+    #[cfg(unix)]
+    #[test]
+    fn another_users_dir_is_refused() {
+        use rustix::fs::{Uid, chown};
+        let dir = tempfile::tempdir().unwrap();
+        // Root may give a folder away; anybody else finds one of root's.
+        let theirs = if rustix::process::geteuid().is_root() {
+            let path = dir.path().join("theirs");
+            std::fs::create_dir(&path).unwrap();
+            chown(&path, Some(Uid::from_raw(1)), None).unwrap();
+            path
+        } else {
+            PathBuf::from("/")
+        };
+        let error = private_dir(&theirs).unwrap_err();
+        assert!(error.to_string().contains("belongs to user"), "{error}");
+    }
 }

@@ -1,6 +1,7 @@
 //! Workers that do not start as they must, played by a scripted program: a typed error, no process left, no work done.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use rustix::process::Signal;
@@ -90,7 +91,7 @@ fn a_worker_that_ends_before_hello_says_how() {
 /// What a worker is started with: the arguments and the name that the protocol says, a nonce of its own, and nothing of
 /// the daemon's environment that is not on the list.
 ///
-/// Proves WPROTO-09, WSUP-01, WSUP-02.
+/// Proves WPROTO-09, WPROTO-31, WSUP-01, WSUP-02.
 #[test]
 fn a_worker_gets_its_arguments_its_name_and_a_fresh_nonce() {
     let place = place(&[], "").env("SOMETHING_OF_THE_DAEMON", "secret");
@@ -116,6 +117,8 @@ fn a_worker_gets_its_arguments_its_name_and_a_fresh_nonce() {
             "{socket}"
         );
         assert!(Path::new(&value("--plugin")).join("plugin.toml").exists());
+        let folder = fs::metadata(place.data().join("run/workers")).expect("the folder of sockets");
+        assert_eq!(folder.permissions().mode() & 0o777, 0o700);
         nonces.push(value("--nonce"));
         let environment = read("environ");
         let name = environment
