@@ -323,7 +323,7 @@ fn modules_outside_of_the_graph_are_refused() {
     let folder = data.join("zoo/embeddinggemma-embed");
     let graph = folder.join("model.onnx");
     let call = FakeCall::new(1);
-    let mut load = |files: &[(&str, &Path)]| {
+    let load = |files: &[(&str, &Path)]| {
         let files = artifact(files).unwrap();
         let loaded = engine.load(&call.context(), &files, &config("mean")).into_result();
         loaded.map(drop).map_err(|error| error.code)
