@@ -160,6 +160,14 @@ fn templates_of_the_usual_shapes_render() {
     }
 }
 
+/// Jinja as Hugging Face sets it up: the line of a tag leaves nothing behind, neither before it nor after it.
+#[test]
+fn a_tags_line_leaves_no_white_space() {
+    let template =
+        "{% for m in messages %}\n    {% if m.role %}\n  X{{ m.content }}\n    {% endif %}\n{% endfor %}\nend\n";
+    assert_eq!(shown(template, &user("a")), "  X«a»\nend");
+}
+
 #[test]
 fn contents_are_never_run_and_never_searched() {
     let jinja = "{{ bos_token }}{% for x in y %}{# no #}</s><|open|>«» \u{2002}\u{2003} \u{f8ff}\0";

@@ -1,5 +1,6 @@
 //! Tokenizers made of GGUF vocabularies against the published tokenizers of the same models.
 
+use synapse_daemon::text::sanitise::sanitise;
 use synapse_daemon::text::vocabulary::{Entry, EntryKind, Vocabulary, tokenizer_json};
 use synapse_daemon::text::{TextError, Tokenizer};
 
@@ -95,18 +96,19 @@ fn minilms_vocabulary_equals_the_oracle() {
     }
 }
 
-fn small() -> Vocabulary {
-    let entry = |text: &str, kind| Entry {
+fn normal(text: &str) -> Entry {
+    Entry {
         text: text.to_owned(),
         score: 0.0,
-        kind,
-    };
+        kind: EntryKind::Normal,
+    }
+}
+
+fn small() -> Vocabulary {
     Vocabulary {
         model: String::from("gpt2"),
         pre: Some(String::from("gpt-2")),
-        entries: ["a", "b", "ab", "<|end|>"]
-            .map(|text| entry(text, EntryKind::Normal))
-            .to_vec(),
+        entries: ["a", "b", "ab", "<|end|>"].map(normal).to_vec(),
         merges: vec![String::from("a b")],
         ..Vocabulary::default()
     }
@@ -129,6 +131,16 @@ fn what_a_vocabulary_must_say() {
         written.contains(r#""content":"<|end|>","id":3"#) && written.contains(r#""special":true"#),
         "{written}"
     );
+
+    // What stands for nothing is nothing: a text that spells it is text, and an empty entry is no fault.
+    let mut padded = small();
+    for text in ["[PAD4]", "", ""] {
+        padded.entries.push(Entry {
+            kind: EntryKind::Unused,
+            ..normal(text)
+        });
+    }
+    assert_eq!(tokenizer_json(&padded).map(String::from_utf8), Ok(Ok(written)));
 
     type Change = fn(&mut Vocabulary);
     let cases: [(Change, &str); 11] = [
@@ -156,10 +168,38 @@ fn what_a_vocabulary_must_say() {
     }
 }
 
+/// What each rule does with digits, and with a word that is an entry but not made by merges. By hand from the published
+/// tokenizers: SmolLM splits digits, Llama 3 takes up to three and whole entries, Qwen 2 takes one.
+#[test]
+fn each_rule_cuts_words_its_own_way() {
+    for (rule, digits, word) in [
+        ("gpt-2", [7, 2].as_slice(), [0, 1].as_slice()),
+        ("roberta-bpe", &[7, 2], &[0, 1]),
+        ("modern-bert", &[7, 2], &[0, 1]),
+        ("smollm", &[3, 4, 3, 4, 2], &[0, 1]),
+        ("llama-bpe", &[5, 3, 4, 2], &[6]),
+        ("llama3", &[5, 3, 4, 2], &[6]),
+        ("qwen2", &[3, 4, 3, 4, 2], &[0, 1]),
+    ] {
+        let mut vocabulary = small();
+        vocabulary.pre = Some(rule.to_owned());
+        vocabulary.add_bos = Some(false);
+        vocabulary.merges = vec![String::from("1 2"), String::from("12 12")];
+        let texts = ["a", "b", "!", "1", "2", "12", "ab", "1212"];
+        vocabulary.entries = texts.map(normal).to_vec();
+        let bytes = tokenizer_json(&vocabulary)
+            .and_then(|bytes| sanitise(&bytes, None))
+            .expect("good");
+        let tokenizer = Tokenizer::from_sanitised(&bytes.bytes).expect("loads");
+        let encode = |text: &str| tokenizer.encode(text, None, cut(64)).expect("any text").ids;
+        assert_eq!(encode("1212!"), digits, "{rule}");
+        assert_eq!(encode("ab"), word, "{rule}");
+    }
+}
+
 /// A merge whose result the vocabulary lacks, and an id that the model's table has not: sanitising refuses both.
 #[test]
 fn a_made_tokenizer_passes_the_same_checks_as_a_published_one() {
-    use synapse_daemon::text::sanitise::sanitise;
     let mut torn = small();
     torn.merges.push(String::from("b a"));
     let refused = sanitise(&tokenizer_json(&torn).expect("is written"), None);

@@ -6,7 +6,7 @@
 //! every way to put a piece together from two others is a merge, in the order of the piece's score. That is how the
 //! published ones came about, and what `SentencePiece` itself does step by step.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 
 use synapse_core::canon::Value;
 
@@ -83,10 +83,10 @@ struct Merge<'v> {
 }
 
 fn merges(vocabulary: &Vocabulary) -> Result<Value, String> {
-    let pieces: HashMap<&str, u32> = vocabulary
+    let pieces: HashSet<&str> = vocabulary
         .used()
         .filter(|(_, _, kind)| matches!(kind, EntryKind::Normal | EntryKind::UserDefined))
-        .map(|(id, entry, _)| (entry.text.as_str(), id))
+        .map(|(_, entry, _)| entry.text.as_str())
         .collect();
     let mut work = 0_usize;
     let mut merges: Vec<Merge<'_>> = Vec::new();
@@ -100,10 +100,9 @@ fn merges(vocabulary: &Vocabulary) -> Result<Value, String> {
         if work > MAX_WORK {
             return Err(String::from("its pieces are so long that the merges cannot be found"));
         }
-        let first = merges.len();
         for (left_length, (at, _)) in text.char_indices().enumerate().skip(1) {
             let (left, right) = text.split_at(at);
-            if pieces.contains_key(left) && pieces.contains_key(right) {
+            if pieces.contains(left) && pieces.contains(right) {
                 merges.push(Merge {
                     score: entry.score,
                     lengths: (left_length, length - left_length),
@@ -111,10 +110,8 @@ fn merges(vocabulary: &Vocabulary) -> Result<Value, String> {
                 });
             }
         }
-        // Among the ways to make one piece, older parts come first.
-        merges[first..].sort_by_key(|merge| (pieces[merge.parts.0], pieces[merge.parts.1]));
     }
-    // The sort is stable, so what is equal keeps that order.
+    // The sort is stable: of pieces with one score the older comes first.
     merges.sort_by(|a, b| b.score.total_cmp(&a.score).then_with(|| b.lengths.cmp(&a.lengths)));
     let written = merges.iter().map(
         |Merge {
