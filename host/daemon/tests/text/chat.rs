@@ -160,6 +160,28 @@ fn templates_of_the_usual_shapes_render() {
     }
 }
 
+/// What templates may spend is enough for a long talk, also where one builds a list anew at each turn.
+#[test]
+fn a_hundred_messages_are_rendered() {
+    let turn = |index: usize| {
+        let role = if index % 2 == 0 {
+            ChatRole::User
+        } else {
+            ChatRole::Assistant
+        };
+        message(role, &format!(" turn {index}\n"))
+    };
+    let talk: Vec<ChatMessage> = (0..99).map(turn).collect();
+    for template in [MARKED_TURNS, HEADERS, MERGED_SYSTEM, BRACKETS, MACROS, LISTS] {
+        let pieces = render(template, &talk).unwrap_or_else(|error| panic!("{error}\n{template}"));
+        let contents = pieces.iter().filter(|piece| matches!(piece, Piece::Content(_)));
+        assert_eq!(contents.count(), 99, "{template}");
+    }
+    let endless: Vec<ChatMessage> = (0..257).map(turn).collect();
+    let refused = render(MARKED_TURNS, &endless);
+    assert!(matches!(refused, Err(TextError::ChatTemplate(_))), "{refused:?}");
+}
+
 /// Jinja as Hugging Face sets it up: the line of a tag leaves nothing behind, neither before it nor after it.
 #[test]
 fn a_tags_line_leaves_no_white_space() {

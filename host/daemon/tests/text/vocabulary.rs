@@ -49,11 +49,8 @@ fn zoo_vocabularies_equal_the_published_tokenizers() {
         let own = own.flat_map(|item| ["text", "query", "document"].map(|key| item[key].as_str().map(str::to_owned)));
         let texts: Vec<String> = corpus.iter().cloned().chain(own.flatten()).collect();
         compare(&published, &made, &texts, &place);
-        assert_eq!(
-            made.has_pairs() && family == "bert",
-            published.has_pairs() && family == "bert",
-            "{place}"
-        );
+        // A decoder's published file frames pairs with begin tokens only; its models do not rerank.
+        assert_eq!(made.has_pairs(), family == "bert", "{place}");
         rules.push(if family == "gpt2" {
             format!("gpt2/{rule}")
         } else {

@@ -18,7 +18,9 @@ use synapse_core::canon::{self, Value};
 use super::{TextError, control};
 
 /// Most entries: four times the largest vocabulary in wide use.
-const MAX_ENTRIES: usize = 1 << 20;
+pub const MAX_ENTRIES: usize = 1 << 20;
+/// Most merges, given or found: twice what the largest vocabulary in wide use has.
+pub const MAX_MERGES: usize = 1 << 20;
 /// Chat markers that files of older converters hold as ordinary entries, where no text could ever reach them.
 const CHAT_MARKERS: [&str; 4] = ["<start_of_turn>", "<end_of_turn>", "[INST]", "[/INST]"];
 
@@ -90,6 +92,12 @@ fn write(vocabulary: &Vocabulary) -> Result<Vec<u8>, String> {
         return Err(format!(
             "{} entries, expected 1 to {MAX_ENTRIES}",
             vocabulary.entries.len()
+        ));
+    }
+    if vocabulary.merges.len() > MAX_MERGES {
+        return Err(format!(
+            "{} merges, at most {MAX_MERGES} are taken",
+            vocabulary.merges.len()
         ));
     }
     let parts = match vocabulary.model.as_str() {

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 use synapse_core::canon::Value;
 
-use super::{EntryKind, Parts, Vocabulary, component};
+use super::{EntryKind, MAX_MERGES, Parts, Vocabulary, component};
 
 /// The mark that stands for a space.
 const SPACE: &str = "\u{2581}";
@@ -97,8 +97,10 @@ fn merges(vocabulary: &Vocabulary) -> Result<Value, String> {
         let text = entry.text.as_str();
         let length = text.chars().count();
         work = work.saturating_add(length.saturating_mul(text.len()));
-        if work > MAX_WORK {
-            return Err(String::from("its pieces are so long that the merges cannot be found"));
+        if work > MAX_WORK || merges.len() > MAX_MERGES {
+            return Err(String::from(
+                "its pieces are so long or so many that the merges cannot be found",
+            ));
         }
         for (left_length, (at, _)) in text.char_indices().enumerate().skip(1) {
             let (left, right) = text.split_at(at);
