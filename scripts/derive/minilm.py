@@ -25,8 +25,8 @@ FOLDER = "derived/all-minilm-l6-v2"
 WEIGHTS = ("model.safetensors", "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db")
 # As published, for pulls from the folder alone.
 COPIED = ("config.json", "modules.json", "tokenizer.json", "1_Pooling/config.json")
-# Equal to the record's, which has no lane for the last: tests measure with it what f16 costs. A change of the writers is a
-# new form with a new digest there.
+# Equal to the record's, which has no form for the last: tests measure with it what f16 costs. A change of the writers
+# is a new form with a new digest there.
 DERIVED = {
     "model.onnx": "5c0c6d8ee09b084996357483f7eafef3ddf1a716d7e0907e6ece997d566e6c62",
     "model-f16.gguf": "b6db13c1e3b7644ee7482cce4096d79f5e9b723941e69e86447941c83deb2b41",
