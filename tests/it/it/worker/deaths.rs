@@ -156,7 +156,7 @@ fn many_deaths_under_load_leave_the_daemon_as_it_was() {
     let rounds = if std::env::var_os("SYNAPSE_TEST_LONG").is_some() {
         500
     } else {
-        40
+        100
     };
     let settings = [("fault", "abort"), ("fault_tokens", "16")];
     let place = place(
