@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-BUNDLES = ("owned", "ort", "reference")
+BUNDLES = ("owned", "ort", "llama-cpp", "reference")
 PROMOTED = ("owned", "ort")
 # Private native libraries of a bundle, from the cache that scripts/setup.py fills.
 PRIVATE = {"ort": "native/onnxruntime-1.32.0/libonnxruntime.so.1.32.0"}

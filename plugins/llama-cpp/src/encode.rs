@@ -11,7 +11,7 @@ use synapse_plugin_sdk::prelude::*;
 
 use crate::log;
 use crate::model;
-use crate::seat::{Seat, Shape};
+use crate::seat::{Seat, Shape, threads};
 
 /// Architectures that llama.cpp scores faithfully.
 ///
@@ -61,7 +61,7 @@ impl Embedder for Embed {
         if dims == 0 {
             return Err(Error::artifact_invalid("the model gives vectors of no values"));
         }
-        let loaded = encoder(file, pooling, dims as usize, self.0, config)?;
+        let loaded = encoder(call, file, pooling, dims as usize, self.0, config)?;
         Ok(Loaded { dims, ..loaded })
     }
 
@@ -104,7 +104,7 @@ impl Reranker for Rerank {
                 "a classifier of {labels} labels, expected 1"
             )));
         }
-        encoder(file, LlamaPoolingType::Rank, 1, self.0, config)
+        encoder(call, file, LlamaPoolingType::Rank, 1, self.0, config)
     }
 
     /// Segments are not looked at: the architectures served here have none.
@@ -115,6 +115,7 @@ impl Reranker for Rerank {
 
 /// The encoder of a loaded file, giving `width` values an item.
 fn encoder(
+    call: &Call<'_>,
     file: model::File,
     pooling: LlamaPoolingType,
     width: usize,
@@ -123,7 +124,7 @@ fn encoder(
 ) -> Result<Loaded<Encoder>, Error> {
     let tokens = config.max_tokens;
     let shape = Shape::pooled(fault.unwrap_or(tokens), pooling);
-    let seat = Seat::new(file.model, shape, usize::try_from(config.threads).unwrap_or(1))?;
+    let seat = Seat::new(file.model, shape, threads(call))?;
     let memory = file.bytes + seat.context_bytes();
     let encoder = Encoder { seat, tokens, width };
     Ok(Loaded::new(encoder, 0)
@@ -140,7 +141,7 @@ impl Encoder {
         batch: &TokenBatch<'_>,
         rows: impl Iterator<Item = &'r mut [f32]>,
     ) -> Result<(), Error> {
-        self.seat.run(call.threads(), |context| {
+        self.seat.run(threads(call), |context| {
             let total = batch.ids.len() as u64;
             let mut done = 0;
             for (item, row) in batch.items().zip(rows) {

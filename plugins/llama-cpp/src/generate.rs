@@ -11,7 +11,7 @@ use synapse_plugin_sdk::prelude::*;
 use crate::log;
 use crate::model;
 use crate::sample::{Choice, Sampler};
-use crate::seat::{Seat, Shape};
+use crate::seat::{Seat, Shape, threads};
 use crate::text::Text;
 
 /// Prompt tokens between two checkpoints. Part of the numbers: another block gives other sums.
@@ -48,7 +48,7 @@ impl Generator for Generate {
             block: Some(PROMPT_BLOCK),
             pooling: None,
         };
-        let seat = Seat::new(file.model, shape, usize::try_from(config.threads).unwrap_or(1))?;
+        let seat = Seat::new(file.model, shape, threads(call))?;
         let memory = file.bytes + seat.context_bytes();
         let decoder = Decoder { seat, tokens, can_end };
         Ok(Loaded::new(decoder, 0)
@@ -70,7 +70,7 @@ impl Generator for Generate {
         };
         model.check(ids, &options)?;
         let sampler = Sampler::new(model.seat.model(), &options)?;
-        let (generated, finish) = model.seat.run(call.threads(), |context| {
+        let (generated, finish) = model.seat.run(threads(call), |context| {
             model.write(call, context, ids, &options, sampler, sink)
         })?;
         let prompt_tokens = u32::try_from(ids.len()).unwrap_or(u32::MAX);

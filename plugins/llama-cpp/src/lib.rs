@@ -17,10 +17,10 @@
 //! | `text.rs` | whole characters and stop texts |
 //!
 //! # Numbers
-//! Every sequence is a batch of its own, so that an item alone and in company are the same computation. Keys and
-//! values are kept in f32 and flash attention is off. The dtype `f32` is a label: weights stay as the file stores them,
-//! activations are converted to what the kernel of that storage takes, and GELU is a table of f16 values; no claim of
-//! exact f32 is made.
+//! Every sequence is a batch of its own, so that an item alone and in company are the same computation. For vectors and
+//! scores attention is computed in f32; for generation it is llama.cpp's flash attention over keys and values in f16.
+//! The dtype `f32` is a label: weights stay as the file stores them, activations are converted to what the kernel of
+//! that storage takes, and GELU is a table of f16 values; no claim of exact f32 is made.
 
 mod backend;
 pub mod encode;
@@ -56,8 +56,8 @@ const FAULT_CONTEXT: &str = "fault_context_tokens";
 pub fn plugin() -> Plugin {
     let identity = Identity::new("llama-cpp", NUMERIC_VERSION)
         .build_flag(DEVICE)
-        .build_flag("flash-attention-off")
-        .build_flag("kv-f32");
+        .build_flag("generate-flash-attention-kv-f16")
+        .build_flag("pooled-attention-f32");
     let keys: &[&str] = if cfg!(debug_assertions) { &[FAULT_CONTEXT] } else { &[] };
     let quantum = |support: Support| support.preempt(Preempt::QUANTUM);
     Plugin::new(identity)

@@ -93,15 +93,15 @@ unsafe extern "C" fn last_words(message: *const c_char) {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use synapse_plugin_sdk::testing::FakeHost;
 
     /// The first host stays, so the tests of this process share one.
-    fn host() -> FakeHost {
+    pub fn host() -> FakeHost {
         static SHARED: OnceLock<FakeHost> = OnceLock::new();
         let host = *SHARED.get_or_init(FakeHost::new);
-        let _ = HOST.set(host.host());
+        install(host.host());
         host
     }
 

@@ -12,9 +12,6 @@ use synapse_plugin_sdk::prelude::*;
 use crate::backend::backend;
 use crate::log;
 
-/// Steps of a load that the host hears of.
-const LOAD_STEPS: u64 = 1000;
-
 /// A loaded file.
 #[derive(Debug)]
 pub struct File {
@@ -33,7 +30,7 @@ pub struct File {
 /// CONFIG_INVALID when that is fewer than asked for; CANCELLED.
 pub fn load(call: &Call<'_>, artifact: Artifact<'_>, config: RuntimeConfig<'_>) -> Result<File, Error> {
     let file = artifact.file("weights")?;
-    let model = read(call, &file.path)?;
+    let model = read(call, &file.path, file.size)?;
     let architecture = model.meta_val_str("general.architecture").unwrap_or_default();
     // Not llama.cpp's own number: a file may say 2^32 - 1, which is negative there.
     let key = format!("{architecture}.context_length");
@@ -55,7 +52,8 @@ pub fn load(call: &Call<'_>, artifact: Artifact<'_>, config: RuntimeConfig<'_>) 
     })
 }
 
-fn read(call: &Call<'_>, path: &str) -> Result<LlamaModel, Error> {
+/// Reads the weights; the host hears of the bytes of the file that are done.
+fn read(call: &Call<'_>, path: &str, size: u64) -> Result<LlamaModel, Error> {
     let layers = if cfg!(any(feature = "cuda", feature = "vulkan")) {
         u32::MAX >> 1
     } else {
@@ -71,15 +69,17 @@ fn read(call: &Call<'_>, path: &str) -> Result<LlamaModel, Error> {
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             clippy::cast_precision_loss,
-            reason = "a part of 1 becomes a step of 1000; a value that is none saturates"
+            reason = "a part of 1 becomes bytes of a file; a value that is none saturates"
         )]
-        let step = ((part * LOAD_STEPS as f32) as u64).min(LOAD_STEPS);
-        if step <= told {
+        let done = ((f64::from(part) * size as f64) as u64).min(size);
+        if done <= told {
             return !call.cancelled();
         }
-        told = step;
-        call.checkpoint(step, LOAD_STEPS).is_ok()
+        told = done;
+        call.checkpoint(done, size).is_ok()
     };
+    // The crate takes a missing file for a mistake of its caller's.
+    std::fs::File::open(path).map_err(|error| Error::artifact_invalid(format!("cannot read {path}: {error}")))?;
     let params = LlamaModelParams::default()
         .with_n_gpu_layers(layers)
         .with_progress_callback(progress);

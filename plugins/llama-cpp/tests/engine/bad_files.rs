@@ -4,8 +4,9 @@
 use std::path::Path;
 
 use synapse_plugin_sdk::api::ErrorCode;
+use synapse_plugin_sdk::testing::FakeCall;
 
-use crate::ground::{config, embedder, fixture, generate, generator, json, load, options, reranker, shared};
+use crate::ground::{config, embedder, fixture, generate, generator, json, load, options, reranker, shared, weights};
 
 /// Every GGUF file of the zoo's bad folder meets its manifest's verdict, though no host stands before the engine here:
 /// llama.cpp refuses what it can see, and names tensor, architecture or key; what it loads is served or ends in a
@@ -86,6 +87,12 @@ fn a_file_that_is_no_gguf_is_refused_by_every_engine() {
             }
         };
         check(&file);
+        // And one that has gone since the host looked at it, though its size is still known.
+        let files = weights(&file);
+        std::fs::remove_file(&file).unwrap();
+        let call = FakeCall::new(1);
+        let gone = generator().load(&call.context(), &files, &config("none", 128));
+        assert_eq!(gone.into_result().unwrap_err().code, ErrorCode::ARTIFACT_INVALID);
     }
     std::fs::remove_dir_all(&folder).unwrap();
 }

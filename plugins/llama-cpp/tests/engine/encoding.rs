@@ -37,18 +37,6 @@ fn company_and_place_change_no_bit() {
     assert!(together[0] != together[5], "two texts, two vectors");
 }
 
-/// The same bits from budgets of one to three threads, and from a context that another budget's call left.
-#[test]
-fn the_budget_of_threads_changes_no_bit() {
-    let engine = embedder();
-    let loaded = load!(engine, &fixture("bert-embed"), config("cls", 128)).unwrap();
-    let items = texts(&[40, 5, 128]);
-    let one = embed(&engine, &loaded, &items, 1);
-    for threads in [3, 1, 2] {
-        assert_eq!(embed(&engine, &loaded, &items, threads), one, "{threads} threads");
-    }
-}
-
 /// A text of exactly the model's length is served, a longer one and one with foreign ids are refused, and the model
 /// serves on.
 #[test]
@@ -201,17 +189,4 @@ fn lines_go_to_the_host() {
     let engine = plugin().open_embed(host.host(), "{}").unwrap().unwrap();
     load!(engine, &fixture("bert-embed"), config("mean", 128)).unwrap();
     assert!(host.logs().iter().all(|(level, _)| *level != LogLevel::ERROR));
-}
-
-/// The descriptor's floor names what the kernels use, and this machine has it.
-#[test]
-fn the_floor_is_what_the_kernels_use() {
-    let engine = embedder();
-    drop(engine);
-    if cfg!(target_arch = "x86_64") {
-        assert!(
-            std::arch::is_x86_feature_detected!("avx2"),
-            "the engine would have refused"
-        );
-    }
 }

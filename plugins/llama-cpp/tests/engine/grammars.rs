@@ -61,7 +61,7 @@ fn every_kind_of_grammar_has_its_outcome() {
         ("fewer at the most than at the least", "root ::= \"a\"{5,2}"),
         ("a repetition of nothing", "root ::= *"),
         ("too many repetitions", "root ::= \"a\"{2001}"),
-        ("multiplied repetitions", "root ::= ((\"a\"{100}){100}){100}"),
+        ("multiplied repetitions", "root ::= ((\"a\"{0,50}){0,50}){0,50}"),
         ("too long", &long),
         ("too large", &huge),
         ("doubling rules", &doubling),
@@ -122,9 +122,9 @@ fn what_is_written_is_in_the_language() {
             date.text
         );
         let endless = under(&engine, &loaded, "root ::= [a-c]+ [^a-z]", temperature, 4).unwrap();
-        assert_eq!(
-            endless.text.trim_start_matches(['a', 'b', 'c']).chars().count(),
-            0,
+        let behind: Vec<char> = endless.text.trim_start_matches(['a', 'b', 'c']).chars().collect();
+        assert!(
+            matches!(behind[..], [] | [..='`' | '{'..]) && !endless.text.is_empty(),
             "{:?}",
             endless.text
         );
@@ -174,7 +174,7 @@ const PIECES: [&str; 36] = [
 ];
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if std::env::var_os("SYNAPSE_TEST_LONG").is_some() { 20_000 } else { 1500 }, ..ProptestConfig::default() })]
 
     /// What the check lets through is parsed by llama.cpp and obeyed for a few tokens; nothing ends the process.
     #[test]

@@ -10,16 +10,17 @@ use crate::ground::{
     score, shared,
 };
 
-/// Embedders of the zoo and what llama.cpp may differ from float64: ten times the zoo's own measurement of llama.cpp.
-/// It approximates GELU by a table, hence the first ones. The zoo's figures for xlm-roberta and roberta come from
-/// padding ids inside a text, which a host never sends; without those items BERT's bound holds.
+/// Embedders of the zoo and what llama.cpp may differ from float64: ten times what the zoo measured of llama.cpp. It
+/// approximates GELU by a table, hence the large ones; the zoo's build did not yet do so for ModernBERT, whose bound is
+/// BERT's. The zoo's figures for xlm-roberta and roberta come from padding ids inside a text, which a host never sends;
+/// without those items BERT's bound holds.
 const EMBEDDERS: [(&str, f64); 9] = [
     ("bert-embed", 2.5e-3),
     ("bert-embed-cls", 2.3e-2),
     ("xlm-roberta-embed", 2.5e-3),
     ("roberta-embed", 2.5e-3),
     ("distilbert-embed", 1.8e-3),
-    ("modernbert-embed", 4.6e-6),
+    ("modernbert-embed", 2.5e-3),
     ("nomic-bert-embed", 3.0e-6),
     ("qwen3-embed", 4.4e-6),
     ("embeddinggemma-embed", 2.4e-3),
@@ -83,7 +84,11 @@ fn the_zoo_embedders_meet_their_tolerance() {
     }
 }
 
-/// The one cross-encoder that llama.cpp scores as its reference does.
+/// What a score may differ from float64: ten times what the tanh form of GELU alone moves it by, in the median, in the
+/// zoo's table of mutations. This release computes ModernBERT's GELU in that form, from its table.
+const RERANKER: f64 = 3.2e-3;
+
+/// The one cross-encoder that llama.cpp scores as its reference does, but for GELU.
 ///
 /// Proves ENG-03.
 #[test]
@@ -95,15 +100,14 @@ fn the_modernbert_reranker_meets_its_tolerance() {
     let loaded = load!(engine, &folder.join("model.gguf"), config("none", 128));
     let loaded = loaded.unwrap_or_else(|error| panic!("{}", error.message));
     let (inputs, expected): (Vec<_>, Vec<_>) = items(&oracle, "logit_f64").into_iter().unzip();
-    let tolerance = oracle["tolerance"]["max_abs"].as_f64().unwrap();
     assert!(inputs.len() >= 28);
     for (found, expected) in score(&engine, &loaded, &inputs).iter().zip(expected) {
         let difference = (f64::from(*found) - expected.as_f64().unwrap()).abs();
-        assert!(difference <= tolerance, "{difference:e} > {tolerance:e}");
+        assert!(difference <= RERANKER, "{difference:e} > {RERANKER:e}");
     }
 }
 
-/// MiniLM over the 201 texts: the smallest cosine against float64.
+/// MiniLM over the 201 texts, or in quick runs every fourth: the smallest cosine against float64.
 fn minilm_cosine(data: &Path, file: &Path) -> f64 {
     let engine = embedder();
     let loaded = load!(engine, file, config("mean", 512));
@@ -114,11 +118,17 @@ fn minilm_cosine(data: &Path, file: &Path) -> f64 {
         .collect();
     let expected = npy(&data.join("oracle/minilm.mean_norm.max256.f64.npy"));
     assert_eq!((inputs.len(), expected.len()), (201, 201));
+    let every = if std::env::var_os("SYNAPSE_TEST_LONG").is_some() {
+        1
+    } else {
+        4
+    };
+    let inputs: Vec<Ids> = inputs.into_iter().step_by(every).collect();
     let found = embed(&engine, &loaded, &inputs, 2);
     let cosine = |(vector, expected): (&Vec<f32>, &Vec<f64>)| -> f64 {
         widened(vector, true).iter().zip(expected).map(|(a, b)| a * b).sum()
     };
-    let cosines = found.iter().zip(&expected).map(cosine);
+    let cosines = found.iter().zip(expected.iter().step_by(every)).map(cosine);
     cosines.fold(1.0, |worst, next| if next >= worst { worst } else { next })
 }
 
@@ -203,7 +213,7 @@ fn the_zoo_generators_give_the_oracles_tokens() {
     }
 }
 
-/// SmolLM2 against llama.cpp's own server, up to the first step where it was not sure.
+/// SmolLM2 against llama.cpp's own server, up to the first step where the server's two best are nearer than 0.1.
 #[test]
 fn smollm2_gives_the_oracles_tokens_up_to_its_first_near_tie() {
     let Some(data) = shared() else { return };
@@ -216,19 +226,14 @@ fn smollm2_gives_the_oracles_tokens_up_to_its_first_near_tie() {
     for item in json_lines(&data.join("oracle/gen.smollm2-135m-instruct-q4_1.jsonl")) {
         let prompt: Ids = numbers(&item["prompt_ids"]);
         let expected: Ids = numbers(&item["gen_ids"]);
-        let sure = item["first_margin_lt_0.1"]
-            .as_u64()
-            .map(|step| usize::try_from(step).unwrap());
-        let expected = &expected[..sure.unwrap_or(expected.len()).min(expected.len())];
+        let sure = item["first_margin_lt_0.1"].as_u64();
+        let sure = sure.map(|step| usize::try_from(step).unwrap());
+        let expected = &expected[..sure.unwrap_or(expected.len())];
         if expected.is_empty() {
             continue;
         }
-        let given = generate(
-            &engine,
-            &loaded,
-            &prompt,
-            &options(u32::try_from(expected.len()).unwrap()),
-        );
+        let wanted = options(u32::try_from(expected.len()).unwrap());
+        let given = generate(&engine, &loaded, &prompt, &wanted);
         let given = given.unwrap_or_else(|error| panic!("{}", error.message));
         // The server counts the end token among the given ones.
         let ends = sure.is_none() && item["stop_type"] == "eos";
@@ -238,5 +243,5 @@ fn smollm2_gives_the_oracles_tokens_up_to_its_first_near_tie() {
         assert_eq!(given.done.finish, finish, "{}", item["id"]);
         steps += given.ids.len();
     }
-    assert!(steps > 300, "{steps} steps");
+    assert!(steps > 500, "{steps} steps");
 }
