@@ -76,6 +76,8 @@ const LISTS: &str = "{%- set questions = messages | selectattr('role', 'equalto'
         {%- set kept.turns = kept.turns + [turn] -%}
     {%- endif -%}
 {%- endfor -%}
+{%- for key, value in {'a': 1}.items() %}{{ key ~ value }}{% endfor -%}
+{%- for (key, value) in [('b', 2)] %}{{ key ~ value }}{% endfor -%}
 {%- for turn in kept.turns -%}
     {{ (kept.turns | length) ~ turn.role[0] + ('!' if turn == questions[-1] else '.') + turn.content }}
 {%- endfor -%}";
@@ -152,7 +154,7 @@ fn templates_of_the_usual_shapes_render() {
         (
             LISTS,
             &[answer.clone(), question.clone()],
-            "2a.«Because. »2u!«\nWhy?\n»",
+            "a1b22a.«Because. »2u!«\nWhy?\n»",
         ),
     ];
     for (template, messages, expected) in cases {

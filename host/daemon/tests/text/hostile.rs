@@ -236,6 +236,11 @@ fn two_thousand_torn_templates_end_in_words_or_in_pieces() {
                     dice.pick(&SCRAPS[30..33]),
                     dice.pick(&SCRAPS[33..50])
                 )),
+                2 if dice.roll(3) == 0 => source.push_str(&format!(
+                    "{{% for a, b in {}{} %}}{{{{ a }}}}{{% break %}}{{% endfor %}}",
+                    dice.pick(&SCRAPS[30..37]),
+                    dice.pick(&SCRAPS)
+                )),
                 2 => source.push_str(&format!(
                     "{{% set a = {}{} %}}",
                     dice.pick(&SCRAPS[30..37]),
@@ -244,12 +249,20 @@ fn two_thousand_torn_templates_end_in_words_or_in_pieces() {
                 _ => source.push_str("{% for m in messages %}<{{ m.content }}>{% endfor %}"),
             }
         }
-        let Ok(template) = ChatTemplate::compile(&source, "<s>", "</s>") else {
-            continue;
+        let template = match ChatTemplate::compile(&source, "<s>", "</s>") {
+            Ok(template) => template,
+            Err(error) => {
+                assert!(!error.to_string().contains("panicked"), "{source}");
+                continue;
+            }
         };
         compiled += 1;
-        let Ok(pieces) = template.render(&messages()) else {
-            continue;
+        let pieces = match template.render(&messages()) {
+            Ok(pieces) => pieces,
+            Err(error) => {
+                assert!(!error.to_string().contains("panicked"), "{source}");
+                continue;
+            }
         };
         rendered += 1;
         let mut contents: Vec<&str> = pieces

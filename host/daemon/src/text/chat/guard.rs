@@ -94,7 +94,7 @@ fn statement<'s>(stmt: &Stmt<'s>) -> Result<Stmt<'s>, String> {
         Stmt::EmitRaw(node) => Stmt::EmitRaw(Spanned::new(ast::EmitRaw { raw: node.raw }, node.span())),
         Stmt::ForLoop(node) => Stmt::ForLoop(Spanned::new(
             ast::ForLoop {
-                target: expression(&node.target),
+                target: target(&node.target),
                 iter: expression(&node.iter),
                 filter_expr: node.filter_expr.as_ref().map(expression),
                 recursive: node.recursive,
@@ -159,7 +159,7 @@ fn sets_attribute(target: &Expr<'_>) -> bool {
     }
 }
 
-/// The left side of an assignment: names, kept as they are.
+/// The left side of an assignment, or a loop's names: kept as they are.
 fn target<'s>(expr: &Expr<'s>) -> Expr<'s> {
     match expr {
         Expr::List(node) => Expr::List(Spanned::new(

@@ -13,8 +13,9 @@ mod guard;
 mod stand_in;
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use minijinja::machinery::{self, CodeGenerator};
+use minijinja::machinery::{self, CodeGenerator, Instructions};
 use minijinja::{AutoEscape, Environment, Value};
 
 use self::environment::Raised;
@@ -84,7 +85,7 @@ impl ChatTemplate {
     /// # Errors
     /// [`TextError::ChatTemplate`] when it is no Jinja, longer than 64 KiB, or costs too much to compile.
     pub fn compile(source: &str, bos: &str, eos: &str) -> Result<Self, TextError> {
-        guard::parse(source).map_err(TextError::ChatTemplate)?;
+        contained(|| instructions(source).map(drop))?;
         Ok(Self {
             source: source.to_owned(),
             environment: environment::environment(),
@@ -121,15 +122,12 @@ impl ChatTemplate {
             ])));
             stand_ins.extend(stand_in);
         }
-        let rendered = self.run(shown)?;
+        let rendered = contained(|| self.run(shown))?;
         stand_in::split(&rendered, &stand_ins).map_err(refuse)
     }
 
     fn run(&self, messages: Vec<Value>) -> Result<String, TextError> {
-        let parsed = guard::parse(&self.source).map_err(TextError::ChatTemplate)?;
-        let mut generator = CodeGenerator::new(NAME, &self.source);
-        generator.compile_stmt(&parsed);
-        let (instructions, blocks) = generator.finish();
+        let (instructions, blocks) = instructions(&self.source)?;
         let context = Value::from(BTreeMap::from([
             ("messages", Value::from(messages)),
             ("add_generation_prompt", Value::from(true)),
@@ -157,6 +155,22 @@ impl ChatTemplate {
         }
         Ok(rendered)
     }
+}
+
+/// A template as the library runs it: guarded, then compiled.
+fn instructions(source: &str) -> Result<Compiled<'_>, TextError> {
+    let parsed = guard::parse(source).map_err(TextError::ChatTemplate)?;
+    let mut generator = CodeGenerator::new(NAME, source);
+    generator.compile_stmt(&parsed);
+    Ok(generator.finish())
+}
+
+type Compiled<'s> = (Instructions<'s>, BTreeMap<&'s str, Instructions<'s>>);
+
+/// Runs library code. A panic there is a failure like any other: a stranger's template must not end a thread.
+fn contained<T>(work: impl FnOnce() -> Result<T, TextError>) -> Result<T, TextError> {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err(TextError::ChatTemplate(String::from("the template library panicked"))))
 }
 
 /// A failure, or the template's own refusal: it may lie below what the library says around it.
