@@ -29,6 +29,7 @@ use crate::rpc::convert::{self, Stage};
 use crate::rpc::error::ServiceError;
 use crate::schedule::{Executor, ExecutorConfig};
 use crate::state::Daemon;
+use crate::text::TextError;
 
 /// A load without a caller who waits still ends: engines get this much time.
 const LOAD_DEADLINE: Duration = Duration::from_secs(600);
@@ -143,6 +144,9 @@ fn load(daemon: &Arc<Daemon>, lane: &Lane, job: &JobHandle) -> Result<Loaded, Se
     job.progress("verify", 0, Some(size), "bytes");
     let artifact = daemon.models.verified(&lane.installed, job.cancel())?;
     let tokenizer = daemon.models.tokenizer(&lane.installed)?;
+    if lane.kind() == EngineKind::Rerank && !tokenizer.has_pairs() {
+        return Err(TextError::NoPairs.into());
+    }
     let templates = profile::templates(&lane.record)?;
     let chat = daemon.models.chat(&lane.installed, &lane.record)?;
     job.progress("verify", size, Some(size), "bytes");

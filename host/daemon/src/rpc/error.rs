@@ -271,8 +271,8 @@ pub static TABLE: &[ErrorRow] = &[
     permanent(
         ErrorCode::GrammarInvalid,
         -32031,
-        "The grammar does not parse.",
-        "Correct the grammar.",
+        "The grammar is empty, too deeply nested, or does not parse.",
+        "Correct the grammar; the message says what is wrong.",
     ),
 ];
 

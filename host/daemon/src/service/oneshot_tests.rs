@@ -302,6 +302,9 @@ async fn a_grammar_is_never_ignored() {
 /// What an engine writes before its call ends.
 type Act = fn(&mut dyn TokenSink);
 
+/// What an engine does in one call, and how that ends.
+type Scripted = (Act, Result<Generated, EngineError>);
+
 fn nothing(_: &mut dyn TokenSink) {}
 
 /// Proves ERR-03: what the engine says, and what breaks the contract, each as one public error; the next request is served.
@@ -316,7 +319,7 @@ async fn a_failed_generation_fails_alone() {
         })
     };
     let fails = |code| (nothing as Act, Err(failure(code)));
-    let cases: [((Act, Result<Generated, EngineError>), ErrorCode); 8] = [
+    let cases: [(Scripted, ErrorCode); 8] = [
         (fails(EngineErrorCode::Internal), ErrorCode::EngineCrashed),
         (fails(EngineErrorCode::OutOfMemory), ErrorCode::EngineCrashed),
         (fails(EngineErrorCode::Unsupported), ErrorCode::Unsupported),

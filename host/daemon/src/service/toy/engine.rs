@@ -232,10 +232,9 @@ impl GenerateEngine for Toy {
         if !options.grammar.is_empty() {
             return Err(error(EngineErrorCode::GrammarUnavailable));
         }
-        let mut state = usize::try_from(prompt.iter().sum::<i32>()).unwrap();
-        for done in 1..=options.max_tokens {
+        let first = usize::try_from(prompt.iter().sum::<i32>()).unwrap();
+        for (state, done) in (first..).zip(1..=options.max_tokens) {
             let id = 3 + state % 5;
-            state += 1;
             let word = format!("{} ", WORDS[id]);
             let told = sink.push(&[i32::try_from(id).unwrap()], word.as_bytes());
             let parked = ctx.control.checkpoint(u64::from(done), u64::from(options.max_tokens));
