@@ -166,7 +166,7 @@ fn templates_of_the_usual_shapes_render() {
 #[test]
 fn a_hundred_messages_are_rendered() {
     let turn = |index: usize| {
-        let role = if index % 2 == 0 {
+        let role = if index.is_multiple_of(2) {
             ChatRole::User
         } else {
             ChatRole::Assistant
