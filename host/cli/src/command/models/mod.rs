@@ -27,12 +27,33 @@ pub async fn run(global: &Global, models: Models, output: &mut Output) -> Result
     }
 }
 
-/// A model of the list, or an error that names those there are.
+/// The model of an id or of a lane, or an error that names those there are.
 fn find<'a>(list: &'a ModelsListResult, id: &str) -> Result<&'a ModelEntry, CliError> {
-    list.models.iter().find(|model| model.id == id).ok_or_else(|| {
+    let wanted = id.split_once('@').map_or(id, |(model, _)| model);
+    list.models.iter().find(|model| model.id == wanted).ok_or_else(|| {
         let known: Vec<&str> = list.models.iter().map(|model| model.id.as_str()).collect();
         CliError::Found(format!("the catalog has no model `{id}`; it has: {}", known.join(", ")))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lane_names_its_model() {
+        let list = ModelsListResult {
+            models: vec![samples::model()],
+            free_bytes: None,
+        };
+        for id in ["all-minilm-l6-v2", "all-minilm-l6-v2@ort", "all-minilm-l6-v2@ort:f32"] {
+            assert_eq!(
+                find(&list, id).map(|model| model.id.as_str()).ok(),
+                Some("all-minilm-l6-v2")
+            );
+        }
+        assert!(find(&list, "other@ort").is_err());
+    }
 }
 
 #[cfg(test)]
