@@ -13,6 +13,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
+/// A peer that is gone is an error and not SIGPIPE. Apple's systems have no such flag; every Rust program ignores the
+/// signal from its start.
+#[cfg(not(target_vendor = "apple"))]
+const NO_SIGNAL: SendFlags = SendFlags::NOSIGNAL;
+#[cfg(target_vendor = "apple")]
+const NO_SIGNAL: SendFlags = SendFlags::empty();
+
 /// A socket at a path, for one worker. Its file goes when this is dropped.
 #[derive(Debug)]
 pub struct Listener {
@@ -147,9 +154,9 @@ impl Stream {
     pub fn write_all(&mut self, mut bytes: &[u8], bound: Option<Duration>) -> io::Result<()> {
         let end = bound.map(|bound| Instant::now() + bound);
         let flags = if end.is_some() {
-            SendFlags::NOSIGNAL | SendFlags::DONTWAIT
+            NO_SIGNAL | SendFlags::DONTWAIT
         } else {
-            SendFlags::NOSIGNAL
+            NO_SIGNAL
         };
         while !bytes.is_empty() {
             match send(&self.0, bytes, flags) {
