@@ -4,6 +4,7 @@
 //! fails where the committed files differ; `SYNAPSE_BLESS=1 cargo test -p synapse-wire` rewrites them, so a change of
 //! the wire is visible in review. The examples are typed values, so they cannot name a field that does not exist.
 
+mod errors;
 mod examples;
 mod markdown;
 
@@ -115,7 +116,7 @@ fn files() -> BTreeMap<String, String> {
         files.insert(format!("examples/{name}.jsonl"), lines);
     }
     files.insert("error.schema.json".to_owned(), pretty(&error_schema()));
-    let errors: String = examples::errors()
+    let errors: String = errors::all()
         .iter()
         .map(|(_, id, error)| line(encode_error(id.as_ref(), error).unwrap()) + "\n")
         .collect();
@@ -241,7 +242,7 @@ fn the_examples_are_what_the_schemas_say() {
         }
     }
     let validator = validator(&error_schema());
-    for (title, _, error) in examples::errors() {
+    for (title, _, error) in errors::all() {
         assert!(validator.is_valid(&serde_json::to_value(&error).unwrap()), "{title}");
     }
 }

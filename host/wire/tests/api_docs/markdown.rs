@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::{Documented, examples};
+use crate::{Documented, errors};
 
 const INTRODUCTION: &str = include_str!("introduction.md");
 
@@ -113,7 +113,7 @@ fn errors(page: &mut String, error: &Value) {
     table(page, error, "always there");
     page.push_str("\n`data`:\n\n");
     table(page, &error["$defs"]["ErrorData"], "always there");
-    for (title, id, error) in examples::errors() {
+    for (title, id, error) in errors::all() {
         let bytes = synapse_wire::client::encode_error(id.as_ref(), &error).unwrap();
         let line = String::from_utf8(bytes).unwrap();
         write!(page, "\n{title}:\n\n```json\n{line}```\n").unwrap();
