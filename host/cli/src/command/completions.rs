@@ -28,7 +28,9 @@ mod tests {
     fn every_shell_has_a_script_that_knows_the_commands() {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish, Shell::Elvish, Shell::PowerShell] {
             let script = script(shell).unwrap();
-            assert!(script.contains("tokenize") && script.contains("doctor"), "{shell}");
+            for command in ["tokenize", "rerank", "generate", "doctor"] {
+                assert!(script.contains(command), "{shell}: {command}");
+            }
         }
     }
 }
