@@ -4,8 +4,8 @@
 //!
 //! A generation is bulk work, whatever its length: interactive are queries and small reranks only (SCHED-02), and a text
 //! of some hundred tokens takes seconds in which no query may wait for it. It has its own deadline, and waits for its
-//! start as long as that allows, or as long as the request says. Its lane has threads of its own, so no query of another
-//! lane waits for it.
+//! start as long as that allows, or as long as the request says. Its lane has threads of its own, and a query may overdraw
+//! the compute permits, so no query of another lane waits for it.
 //!
 //! A request's way: its bounds, without any lane; admission; the prompt rendered and tokenized; its length against the
 //! lane's context; the engine, which asks at every token whether to go on.
@@ -13,7 +13,6 @@
 use std::sync::Arc;
 
 use synapse_core::engine::{self, EngineKind, GenerateOptions};
-use synapse_core::fingerprint::ServedShape;
 use synapse_core::schedule::Class;
 use synapse_wire::client::oneshot::{MAX_STOP_BYTES, MAX_STOPS};
 use synapse_wire::client::{FinishReason, MicrollmOneshotParams, MicrollmOneshotResult, Text};
@@ -22,6 +21,7 @@ use super::admission::{Admitted, Demand, TABLE_EPOCH, admit};
 use super::items::wide;
 use super::{RequestContext, ServiceError, call, grammar, tokenizing};
 use crate::config::Config;
+use crate::lane::profile;
 use crate::lane::work::{GenerateWork, MAX_TEXT_BYTES, Written};
 use crate::state::Daemon;
 use crate::text::{ChatMessage, ChatRole, Piece, TextError};
@@ -62,13 +62,7 @@ pub async fn run(
         target_fingerprint: None,
     };
     // Texts have one shape, which the record's defaults say.
-    let admitted = admit(daemon, ctx, demand, |record| {
-        Ok(ServedShape {
-            dims: record.dims,
-            normalized: record.normalize,
-        })
-    })
-    .await?;
+    let admitted = admit(daemon, ctx, demand, |record| profile::served_shape(record, None, None)).await?;
 
     let chat = has_chat(&admitted, chat, system.is_some())?;
     let ids = tokenize(daemon, ctx, &admitted, prompt, system, chat).await?;

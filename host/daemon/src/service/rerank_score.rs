@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use synapse_catalog::ScoreKind;
 use synapse_core::engine::EngineKind;
-use synapse_core::fingerprint::ServedShape;
 use synapse_core::limits::{InteractiveBatch, RerankCaps};
 use synapse_wire::client::{
     self as wire, BatchItem, ItemOutcome, RerankReply, RerankScoreParams, RerankScoreResult, Text,
@@ -17,6 +16,7 @@ use synapse_wire::client::{
 use super::admission::{Admitted, Demand, TABLE_EPOCH, admit};
 use super::items::{self, Sorted, wide};
 use super::{RequestContext, ServiceError, call, tokenizing};
+use crate::lane::profile;
 use crate::lane::work::RerankWork;
 use crate::schedule::cut;
 use crate::state::Daemon;
@@ -48,13 +48,7 @@ pub async fn run(
         target_fingerprint: None,
     };
     // Scores have one shape, which the record's defaults say.
-    let admitted = admit(daemon, ctx, demand, |record| {
-        Ok(ServedShape {
-            dims: record.dims,
-            normalized: record.normalize,
-        })
-    })
-    .await?;
+    let admitted = admit(daemon, ctx, demand, |record| profile::served_shape(record, None, None)).await?;
     let record = &admitted.lane.record;
 
     let names: Vec<String> = params.candidates.iter().map(|candidate| candidate.id.clone()).collect();
