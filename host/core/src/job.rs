@@ -6,6 +6,8 @@
 /// Where a job stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum JobState {
+    /// Its input is still being appended.
+    Open,
     /// Accepted, not started.
     Queued,
     /// At work.
@@ -23,6 +25,8 @@ pub enum JobState {
 /// What happens to a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum JobEvent {
+    /// Its input is complete.
+    Seal,
     /// Its turn has come.
     Start,
     /// The work is complete.
@@ -33,7 +37,8 @@ pub enum JobEvent {
     FailTransient,
     /// Its caller ends it. Asking again, or too late, changes nothing and is no error.
     Cancel,
-    /// The daemon started anew (JOB-04): what had not ended ends as `failed_transient`.
+    /// The daemon started anew (JOB-04): what was accepted and had not ended ends as `failed_transient`; an open job
+    /// stays open.
     Restart,
 }
 
@@ -49,7 +54,8 @@ pub struct IllegalEvent {
 
 impl JobState {
     /// Every state.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
+        Self::Open,
         Self::Queued,
         Self::Running,
         Self::Done,
@@ -62,6 +68,7 @@ impl JobState {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Open => "open",
             Self::Queued => "queued",
             Self::Running => "running",
             Self::Done => "done",
@@ -74,7 +81,7 @@ impl JobState {
     /// Whether nothing will change it any more.
     #[must_use]
     pub const fn is_terminal(self) -> bool {
-        !matches!(self, Self::Queued | Self::Running)
+        !matches!(self, Self::Open | Self::Queued | Self::Running)
     }
 
     /// The state after `event`.
@@ -83,6 +90,9 @@ impl JobState {
     /// [`IllegalEvent`] for what the table does not hold.
     pub const fn on(self, event: JobEvent) -> Result<Self, IllegalEvent> {
         match (self, event) {
+            (Self::Open, JobEvent::Seal) => Ok(Self::Queued),
+            (Self::Open, JobEvent::Cancel) => Ok(Self::Cancelled),
+            (Self::Open, JobEvent::Restart) => Ok(Self::Open),
             (Self::Queued, JobEvent::Start) => Ok(Self::Running),
             (Self::Running, JobEvent::Finish) => Ok(Self::Done),
             // A job can fail before its turn: its queue closes, its input proves unusable.
@@ -99,7 +109,8 @@ impl JobState {
 mod tests {
     use super::*;
 
-    const EVENTS: [JobEvent; 6] = [
+    const EVENTS: [JobEvent; 7] = [
+        JobEvent::Seal,
         JobEvent::Start,
         JobEvent::Finish,
         JobEvent::FailPermanent,
@@ -112,18 +123,19 @@ mod tests {
     #[test]
     fn transition_table() {
         let table = [
+            ("open", "queued - - - - cancelled open"),
             (
                 "queued",
-                "running - failed_permanent failed_transient cancelled failed_transient",
+                "- running - failed_permanent failed_transient cancelled failed_transient",
             ),
             (
                 "running",
-                "- done failed_permanent failed_transient cancelled failed_transient",
+                "- - done failed_permanent failed_transient cancelled failed_transient",
             ),
-            ("done", "- - - - done done"),
-            ("failed_permanent", "- - - - failed_permanent failed_permanent"),
-            ("failed_transient", "- - - - failed_transient failed_transient"),
-            ("cancelled", "- - - - cancelled cancelled"),
+            ("done", "- - - - - done done"),
+            ("failed_permanent", "- - - - - failed_permanent failed_permanent"),
+            ("failed_transient", "- - - - - failed_transient failed_transient"),
+            ("cancelled", "- - - - - cancelled cancelled"),
         ];
         for (state, (name, row)) in JobState::ALL.into_iter().zip(table) {
             assert_eq!(state.name(), name);

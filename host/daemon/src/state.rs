@@ -14,6 +14,7 @@ use synapse_loader::{Bundle, Loader, LoaderConfig, LoaderError};
 use tokio::sync::Semaphore;
 
 use crate::config::Config;
+use crate::job::kept as batch_jobs;
 use crate::job::Jobs;
 use crate::lane::{Lanes, residency};
 use crate::models::{Installed, ModelStore, ModelStoreConfig, ModelsError};
@@ -113,6 +114,7 @@ impl Daemon {
         } = options;
         let started_at = SystemTime::now();
         let store = Store::open(&data.store(), tasks, started_at)?;
+        batch_jobs::end_interrupted(&store)?;
         let workers = WorkerSettings::new(&config, worker_binary.clone(), &data);
         let workers = Workers::new(workers, tasks.clone(), store.clone());
         let loader = LoaderConfig {
@@ -169,6 +171,7 @@ impl Daemon {
                 daemon.add_records(bundles);
             }
         });
+        batch_jobs::watch(&daemon);
         residency::watch(&daemon);
         refresh_workers(&daemon);
         Ok(daemon)

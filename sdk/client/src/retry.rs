@@ -76,7 +76,7 @@ impl RetryPolicy {
     }
 }
 
-/// Whether an operation leaves the daemon as it was, so that sending it twice does nothing twice.
+/// Whether sending an operation twice does nothing twice: it leaves the daemon as it was, or the daemon knows it again.
 fn only_reads(method: &str) -> bool {
     match method.parse::<Method>() {
         Ok(
@@ -89,6 +89,9 @@ fn only_reads(method: &str) -> bool {
             | Method::TextTokenize
             | Method::ModelsList
             | Method::ModelStatus
+            | Method::JobAppend
+            | Method::JobSeal
+            | Method::JobPages
             | Method::JobStatus
             | Method::JobList
             | Method::PluginsList,
@@ -99,6 +102,7 @@ fn only_reads(method: &str) -> bool {
             | Method::ModelsRemove
             | Method::ModelLoad
             | Method::ModelUnload
+            | Method::JobCreate
             | Method::JobCancel,
         )
         | Err(_) => false,

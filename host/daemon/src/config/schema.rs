@@ -175,6 +175,16 @@ settings! {
         max_finished: usize = 1_000, Machine, 1..=100000;
         /// Seconds that a finished job is remembered.
         ttl_secs: u64 = 86_400, Machine, 1..=2592000;
+        /// Jobs that are open for texts at once.
+        max_open: usize = 8, Machine, 1..=1000;
+        /// Bytes of text in all open jobs together.
+        max_open_bytes: u64 = 536_870_912, Machine, 1..=9007199254740991;
+        /// Seconds without an append after which an open job is forgotten.
+        open_ttl_secs: u64 = 3_600, Machine, 1..=2592000;
+        /// Texts of one job.
+        max_items: usize = 100_000, Machine, 1..=100000000;
+        /// Bytes of text of one job.
+        max_bytes: u64 = 268_435_456, Machine, 1..=9007199254740991;
     }
 
     /// The queue of each lane and the threads behind it.

@@ -1,14 +1,16 @@
-//! Slow work that clients poll: pulls and loads (API-02).
+//! Slow work that clients poll: pulls, loads, batches (API-02).
 //!
-//! State: the registry of jobs, in memory; it is empty after a restart. Callers: operations start jobs and show their
+//! State: the registry of jobs, in memory; it is empty after a restart, and batches are then in the store alone. Callers: operations start jobs and show their
 //! states; `serve` closes the registry at the end. Not known here: what a job does. `synapse_core::job` decides which
 //! state follows which.
 
+pub mod kept;
 mod registry;
 
 use std::fmt;
 
 pub use registry::Jobs;
+pub(crate) use registry::{now_ms, state_on_the_wire};
 pub use synapse_wire::client::{JobKind, JobResult};
 use tokio_util::sync::CancellationToken;
 

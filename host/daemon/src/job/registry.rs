@@ -40,6 +40,8 @@ struct Inner {
     generation: u64,
     /// One permit per job that may run at once.
     turns: Arc<Semaphore>,
+    /// The same for batches, which wait for loads: had they the same turns, they could keep each other waiting.
+    batch_turns: Arc<Semaphore>,
     table: Mutex<Table>,
     /// The number of live jobs, for those who wait for the end.
     live: watch::Sender<usize>,
@@ -84,8 +86,9 @@ impl Entry {
 }
 
 /// The state's name for clients.
-const fn state_on_the_wire(state: JobState) -> wire::JobState {
+pub(crate) const fn state_on_the_wire(state: JobState) -> wire::JobState {
     match state {
+        JobState::Open => wire::JobState::Open,
         JobState::Queued => wire::JobState::Queued,
         JobState::Running => wire::JobState::Running,
         JobState::Done => wire::JobState::Done,
@@ -96,7 +99,7 @@ const fn state_on_the_wire(state: JobState) -> wire::JobState {
 }
 
 /// Milliseconds since 1970-01-01 UTC.
-fn now_ms() -> u64 {
+pub(crate) fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
@@ -112,6 +115,30 @@ impl Table {
 
     fn find_mut(&mut self, id: &str) -> Option<&mut Entry> {
         self.entries.values_mut().find(|entry| entry.id.as_str() == id)
+    }
+
+    /// The next number, never given before.
+    const fn number(&mut self) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        number
+    }
+
+    /// Whether another job may be accepted; what is too old is forgotten first.
+    fn has_room(&mut self, limits: &JobsConfig) -> Result<(), ServiceError> {
+        if self.closed {
+            return Err(ServiceError::shutting_down());
+        }
+        self.forget(limits);
+        let max = limits.max_live;
+        if self.live() < max {
+            return Ok(());
+        }
+        Err(ServiceError::queue_full(format!(
+            "{max} jobs are queued or running; try again when one has ended"
+        ))
+        .retry_after(1_000)
+        .detail(|detail| detail.limit = Some(String::from("jobs.max_live"))))
     }
 
     /// Forgets finished jobs that are too old or too many, the oldest first.
@@ -137,6 +164,7 @@ impl Jobs {
     pub fn new(tasks: Tasks, generation: u64, limits: &JobsConfig) -> Self {
         let limits = limits.clone();
         let turns = Arc::new(Semaphore::new(limits.max_running));
+        let batch_turns = Arc::new(Semaphore::new(limits.max_running));
         let (live, _) = watch::channel(0);
         Self {
             inner: Arc::new(Inner {
@@ -144,6 +172,7 @@ impl Jobs {
                 limits,
                 generation,
                 turns,
+                batch_turns,
                 table: Mutex::default(),
                 live,
             }),
@@ -165,30 +194,78 @@ impl Jobs {
         W: FnOnce(JobHandle) -> F + Send + 'static,
         F: Future<Output = Result<JobResult, ServiceError>> + Send + 'static,
     {
-        let mut table = self.table();
-        if table.closed {
-            return Err(ServiceError::shutting_down());
-        }
-        table.forget(&self.inner.limits);
+        let table = self.table();
         let same = |entry: &&Entry| entry.kind == kind && entry.model == model && !entry.state.is_terminal();
         if let Some(entry) = table.entries.values().find(same)
             && !entry.cancel.is_cancelled()
         {
-            return Ok(entry.id.clone());
+            return match table.closed {
+                true => Err(ServiceError::shutting_down()),
+                false => Ok(entry.id.clone()),
+            };
         }
-        if table.live() >= self.inner.limits.max_live {
-            let max = self.inner.limits.max_live;
-            return Err(ServiceError::queue_full(format!(
-                "{max} jobs are queued or running; try again when one has ended"
-            ))
-            .retry_after(1_000)
-            .detail(|detail| detail.limit = Some(String::from("jobs.max_live"))));
-        }
-        let sequence = table.next;
-        table.next += 1;
-        let id = JobId::new(self.inner.generation, sequence);
+        let turns = Arc::clone(&self.inner.turns);
+        let work = |handle| async move { work(handle).await.map(Some) };
+        self.accept(table, None, kind, model, now_ms(), turns, work)
+    }
+
+    /// Accepts the work of a job that the store keeps under `id`. Its end has no result of its own.
+    ///
+    /// # Errors
+    /// As for [`Self::start`].
+    pub fn start_kept<F, W>(
+        &self,
+        id: &str,
+        kind: JobKind,
+        model: &str,
+        created_ms: u64,
+        work: W,
+    ) -> Result<(), ServiceError>
+    where
+        W: FnOnce(JobHandle) -> F + Send + 'static,
+        F: Future<Output = Result<Option<JobResult>, ServiceError>> + Send + 'static,
+    {
+        let turns = Arc::clone(&self.inner.batch_turns);
+        let id = Some(JobId(id.to_owned()));
+        self.accept(self.table(), id, kind, model, created_ms, turns, work)
+            .map(drop)
+    }
+
+    /// A name for a job that the store will keep.
+    #[must_use]
+    pub fn reserve_id(&self) -> JobId {
+        JobId::new(self.inner.generation, self.table().number())
+    }
+
+    /// Whether another job would be accepted now.
+    ///
+    /// # Errors
+    /// `queue_full` or `shutting_down`, as for [`Self::start`].
+    pub fn check_room(&self) -> Result<(), ServiceError> {
+        self.table().has_room(&self.inner.limits)
+    }
+
+    /// Puts a job into the table and starts the task that does its work.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one entry, each used once")]
+    fn accept<F, W>(
+        &self,
+        table: MutexGuard<'_, Table>,
+        id: Option<JobId>,
+        kind: JobKind,
+        model: &str,
+        created_ms: u64,
+        turns: Arc<Semaphore>,
+        work: W,
+    ) -> Result<JobId, ServiceError>
+    where
+        W: FnOnce(JobHandle) -> F + Send + 'static,
+        F: Future<Output = Result<Option<JobResult>, ServiceError>> + Send + 'static,
+    {
+        let mut table = table;
+        table.has_room(&self.inner.limits)?;
+        let sequence = table.number();
+        let id = id.unwrap_or_else(|| JobId::new(self.inner.generation, sequence));
         let cancel = CancellationToken::new();
-        let now = now_ms();
         table.entries.insert(
             sequence,
             Entry {
@@ -197,8 +274,8 @@ impl Jobs {
                 model: model.to_owned(),
                 state: JobState::Queued,
                 progress: wire::JobProgress::default(),
-                created_ms: now,
-                updated_ms: now,
+                created_ms,
+                updated_ms: created_ms,
                 ended: None,
                 error: None,
                 result: None,
@@ -216,22 +293,22 @@ impl Jobs {
         drop(
             self.inner
                 .tasks
-                .spawn(format!("job {id}"), self.clone().run(handle, work)),
+                .spawn(format!("job {id}"), self.clone().run(handle, turns, work)),
         );
         Ok(id)
     }
 
     /// Waits for the job's turn, does the work and records how it ended.
-    async fn run<F, W>(self, handle: JobHandle, work: W)
+    async fn run<F, W>(self, handle: JobHandle, turns: Arc<Semaphore>, work: W)
     where
         W: FnOnce(JobHandle) -> F + Send + 'static,
-        F: Future<Output = Result<JobResult, ServiceError>> + Send + 'static,
+        F: Future<Output = Result<Option<JobResult>, ServiceError>> + Send + 'static,
     {
         let id = handle.id.clone();
         let turn = tokio::select! {
             biased;
             () = handle.cancel.cancelled() => None,
-            turn = Arc::clone(&self.inner.turns).acquire_owned() => turn.ok(),
+            turn = turns.acquire_owned() => turn.ok(),
         };
         let outcome = if turn.is_some() && self.move_on(&id, JobEvent::Start, None, None) {
             // The work is made inside the future, so that a panic in making it is observed too.
@@ -244,7 +321,7 @@ impl Jobs {
             Err(ServiceError::cancelled())
         };
         let (event, error, result) = match outcome {
-            Ok(result) => (JobEvent::Finish, None, Some(result)),
+            Ok(result) => (JobEvent::Finish, None, result),
             Err(error) if *error.code() == wire::ErrorCode::Cancelled => (JobEvent::Cancel, Some(error), None),
             Err(error) if error.class() == wire::Class::Transient => (JobEvent::FailTransient, Some(error), None),
             Err(error) => (JobEvent::FailPermanent, Some(error), None),

@@ -65,11 +65,7 @@ pub(super) async fn admit(
     demand: Demand<'_>,
     shape: impl FnOnce(&Record) -> Result<ServedShape, ShapeRefused>,
 ) -> Result<Admitted, ServiceError> {
-    check_constraints(demand.constraints)?;
-    let lane = find_lane(daemon, ctx, &demand).await?;
-    let shape = shape(&lane.record)?;
-    let fingerprint = lane.fingerprint(shape).to_string();
-    check_fingerprint(&demand, &fingerprint)?;
+    let (lane, shape, fingerprint) = choose(daemon, ctx, &demand, shape).await?;
     let loaded = ready(daemon, &lane)?;
     lane.touch();
     Ok(Admitted {
@@ -79,6 +75,34 @@ pub(super) async fn admit(
         fingerprint,
         names_queue: demand.constraints.max_queue_ms.is_some(),
     })
+}
+
+/// Whether a lane would serve the request, once it is ready: what [`admit`] asks before it looks at the engine.
+///
+/// # Errors
+/// The first demand that cannot be met.
+pub(super) async fn check(
+    daemon: &Arc<Daemon>,
+    ctx: &RequestContext,
+    demand: Demand<'_>,
+    shape: impl FnOnce(&Record) -> Result<ServedShape, ShapeRefused>,
+) -> Result<(), ServiceError> {
+    choose(daemon, ctx, &demand, shape).await.map(drop)
+}
+
+/// The lane, the shape that it serves and the numeric space of that.
+async fn choose(
+    daemon: &Arc<Daemon>,
+    ctx: &RequestContext,
+    demand: &Demand<'_>,
+    shape: impl FnOnce(&Record) -> Result<ServedShape, ShapeRefused>,
+) -> Result<(Arc<Lane>, ServedShape, String), ServiceError> {
+    check_constraints(demand.constraints)?;
+    let lane = find_lane(daemon, ctx, demand).await?;
+    let shape = shape(&lane.record)?;
+    let fingerprint = lane.fingerprint(shape).to_string();
+    check_fingerprint(demand, &fingerprint)?;
+    Ok((lane, shape, fingerprint))
 }
 
 impl Admitted {

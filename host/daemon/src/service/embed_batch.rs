@@ -1,14 +1,14 @@
-//! `embed.batch`: up to 64 texts, answered inline (API-11).
+//! `embed.batch`: up to 64 texts, answered inline; more of them become a job, if the request has a key (API-11).
 //!
 //! State: none. The work is `embedding.rs`; each text has its own outcome.
 
 use std::sync::Arc;
 
-use synapse_wire::client::{EmbedBatchParams, EmbedBatchResult, Role};
+use synapse_wire::client::{EmbedBatchParams, EmbedBatchResult, ErrorCode, JobAccepted, Role};
 
 use super::embedding::{Ask, embed};
 use super::items::check_names;
-use super::{RequestContext, ServiceError};
+use super::{RequestContext, ServiceError, job_input};
 use crate::state::Daemon;
 
 /// Embeds a batch.
@@ -22,6 +22,7 @@ pub async fn run(
 ) -> Result<EmbedBatchResult, ServiceError> {
     let ids = params.items.iter().map(|item| item.id.as_str());
     check_names("items", ids, params.request_key.as_deref())?;
+    let keyed = params.request_key.is_some().then(|| params.clone());
     let ask = Ask {
         constraints: params.constraints(),
         model: params.model,
@@ -34,5 +35,17 @@ pub async fn run(
         target_fingerprint: params.target_fingerprint,
         query: false,
     };
-    Ok(embed(daemon, ctx, ask).await?.into())
+    match (embed(daemon, ctx, ask).await, keyed) {
+        (Err(error), Some(batch)) if is_over_a_cap(&error) => {
+            let job = job_input::accept(daemon, batch).await?;
+            Ok(EmbedBatchResult::Accepted(JobAccepted { job_id: job.job_id }))
+        }
+        (outcome, _) => Ok(outcome?.into()),
+    }
+}
+
+/// Whether the batch as a whole is too much for an inline answer.
+fn is_over_a_cap(error: &ServiceError) -> bool {
+    let limit = error.facts().and_then(|facts| facts.limit.as_deref());
+    *error.code() == ErrorCode::LimitExceeded && limit.is_some_and(|limit| limit.starts_with("inline."))
 }

@@ -4,9 +4,13 @@
 
 use std::sync::Arc;
 
+use synapse_core::job::JobEvent;
 use synapse_wire::client::{JobParams, JobView};
 
+use super::batch_job::on_disk;
+use super::job_input::{unknown_job, view};
 use super::{RequestContext, ServiceError};
+use crate::job::now_ms;
 use crate::state::Daemon;
 
 /// Answers `job.cancel`.
@@ -14,5 +18,16 @@ use crate::state::Daemon;
 /// # Errors
 /// `unknown_job` for a name that was never given or is forgotten.
 pub async fn run(daemon: &Arc<Daemon>, _: &RequestContext, params: JobParams) -> Result<JobView, ServiceError> {
-    daemon.jobs.cancel(&params.job_id)
+    // Kept before it is asked for: a job that finds itself cancelled keeps nothing more.
+    let id = params.job_id.clone();
+    let kept = on_disk(daemon, move |store| {
+        store.move_job(&id, JobEvent::Cancel, None, now_ms())?;
+        store.job(&id)
+    })
+    .await?;
+    match (daemon.jobs.cancel(&params.job_id), kept) {
+        (Ok(known), _) => Ok(known),
+        (Err(_), Some(row)) => Ok(view(&row)),
+        (Err(_), None) => Err(unknown_job()),
+    }
 }

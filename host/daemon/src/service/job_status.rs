@@ -1,4 +1,4 @@
-//! `job.status`: shows one job from the registry in memory.
+//! `job.status`: shows one job, from the registry in memory or from the store.
 //!
 //! State: none. Callers: `rpc/dispatch.rs`. Not known here: what the job does.
 
@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use synapse_wire::client::{JobParams, JobView};
 
+use super::batch_job::on_disk;
+use super::job_input::{unknown_job, view};
 use super::{RequestContext, ServiceError};
 use crate::state::Daemon;
 
@@ -14,5 +16,9 @@ use crate::state::Daemon;
 /// # Errors
 /// `unknown_job` for a name that was never given or is forgotten.
 pub async fn run(daemon: &Arc<Daemon>, _: &RequestContext, params: JobParams) -> Result<JobView, ServiceError> {
-    daemon.jobs.status(&params.job_id)
+    if let Ok(known) = daemon.jobs.status(&params.job_id) {
+        return Ok(known);
+    }
+    let kept = on_disk(daemon, move |store| store.job(&params.job_id)).await?;
+    kept.as_ref().map(view).ok_or_else(unknown_job)
 }

@@ -7,6 +7,9 @@
 //! so whatever it holds must be given back by a `Drop`.
 
 mod admission;
+mod batch_job;
+#[cfg(test)]
+mod batch_job_tests;
 mod call;
 pub mod embed_batch;
 pub mod embed_query;
@@ -16,8 +19,13 @@ mod embedding_tests;
 mod grammar;
 pub mod health;
 mod items;
+pub mod job_append;
 pub mod job_cancel;
+pub mod job_create;
+mod job_input;
 pub mod job_list;
+pub mod job_result;
+pub mod job_seal;
 pub mod job_status;
 #[cfg(test)]
 mod lane_tests;

@@ -41,6 +41,54 @@ pub(super) const STEPS: &[&str] = &[
          at_unix_ms INTEGER NOT NULL,
          PRIMARY KEY (digest, lane, key)
      ) STRICT;",
+    // 3: durable jobs, their inputs and their pages.
+    "CREATE TABLE job (
+         number INTEGER PRIMARY KEY,
+         id TEXT NOT NULL UNIQUE,
+         series TEXT NOT NULL,
+         uid INTEGER NOT NULL,
+         kind TEXT NOT NULL,
+         model TEXT NOT NULL,
+         request TEXT NOT NULL,
+         request_key TEXT,
+         current INTEGER NOT NULL CHECK (current IN (0, 1)),
+         payload BLOB NOT NULL,
+         state TEXT NOT NULL CHECK (state IN ('open', 'queued', 'running', 'done', 'failed_permanent',
+                                              'failed_transient', 'cancelled')),
+         generation INTEGER NOT NULL,
+         items INTEGER NOT NULL CHECK (items >= 0),
+         bytes INTEGER NOT NULL CHECK (bytes >= 0),
+         next_seq INTEGER NOT NULL CHECK (next_seq >= 0),
+         error TEXT,
+         created_ms INTEGER NOT NULL,
+         updated_ms INTEGER NOT NULL
+     ) STRICT;
+     CREATE UNIQUE INDEX job_key ON job (uid, kind, request_key) WHERE current = 1 AND request_key IS NOT NULL;
+     CREATE INDEX job_series ON job (series);
+     CREATE TABLE job_append (
+         series TEXT NOT NULL,
+         seq INTEGER NOT NULL,
+         digest BLOB NOT NULL,
+         PRIMARY KEY (series, seq)
+     ) STRICT;
+     CREATE TABLE job_input (
+         series TEXT NOT NULL,
+         position INTEGER NOT NULL,
+         id TEXT NOT NULL,
+         text BLOB NOT NULL,
+         page INTEGER,
+         PRIMARY KEY (series, position)
+     ) STRICT;
+     CREATE UNIQUE INDEX job_input_id ON job_input (series, id);
+     CREATE INDEX job_input_open ON job_input (series, position) WHERE page IS NULL;
+     CREATE TABLE job_page (
+         series TEXT NOT NULL,
+         page INTEGER NOT NULL,
+         items INTEGER NOT NULL CHECK (items > 0),
+         digest BLOB NOT NULL,
+         body BLOB NOT NULL,
+         PRIMARY KEY (series, page)
+     ) STRICT;",
 ];
 
 /// Brings the database to the version of `steps`, all missing steps in one transaction.

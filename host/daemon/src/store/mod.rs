@@ -1,8 +1,8 @@
 //! The daemon's durable state, `<data dir>/store.db`: the start counter, what scans found, demoted
-//! bundles, quarantined models.
+//! bundles, quarantined models, jobs with their inputs and results.
 //!
 //! State: the writer thread with the only connection, and this run's generation. Callers: `lib.rs` opens it once,
-//! `plugins` and `lane` read and write rows through it; every call blocks for a disk write and so never runs on a
+//! `plugins`, `lane` and the operations on jobs read and write rows through it; every call blocks for a disk write and so never runs on a
 //! tokio worker. Not known here: what the rows decide. SQL is written in this folder and nowhere else.
 //!
 //! A write is answered after its commit, with a write-ahead log and `synchronous=FULL`, so it survives a power cut. A
@@ -11,6 +11,7 @@
 mod demotion;
 mod error;
 mod generation;
+mod job;
 mod migrations;
 mod quarantine;
 mod scan_memory;
@@ -23,6 +24,9 @@ use rusqlite::{Connection, OpenFlags};
 
 pub use self::demotion::Demotion;
 pub use self::error::StoreError;
+pub use self::job::{
+    Appended, Committed, Created, InputLimits, JobItem, JobRow, NewJob, NewPage, OpenItem, PageRead, Sealed,
+};
 pub use self::quarantine::QuarantineRow;
 pub use self::scan_memory::StoredScans;
 use self::writer::Writer;

@@ -92,9 +92,8 @@ engine_params! {
         /// The numeric space of the index to be extended: serve in it or in one that is equivalent now (API-10).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub target_fingerprint: Option<String>,
-        /// Names the batch, so that a repetition is harmless and a batch over the inline caps can become a job. At
-        /// most 256 bytes. A daemon of version 0.1 makes no jobs of batches: over a cap it answers `limit_exceeded`,
-        /// and within the caps a key changes nothing.
+        /// Names the batch, so that a batch over the inline caps becomes a job, and a repetition finds that job instead
+        /// of doing the work twice. At most 256 bytes. Within the caps a key changes nothing.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub request_key: Option<String>,
     }

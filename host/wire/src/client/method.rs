@@ -84,6 +84,14 @@ methods! {
     ModelStatus = "model.status", true;
     /// Frees a loaded model.
     ModelUnload = "model.unload", false;
+    /// Opens a job for an input that is too large for one request.
+    JobCreate = "job.create", false;
+    /// Appends texts to an open job.
+    JobAppend = "job.append", false;
+    /// Closes a job's input and queues it; a job that failed for now is queued again.
+    JobSeal = "job.seal", false;
+    /// One page of what a job has done so far.
+    JobPages = "job.result", false;
     /// The state of one job.
     JobStatus = "job.status", true;
     /// Asks a job to stop.

@@ -4,6 +4,7 @@
 //! of its params and of its result. Request types refuse unknown fields by name; response types ignore what they do
 //! not know, and enums in responses have an `unknown` value, so that an older client can talk to a newer daemon.
 
+pub mod batch_job;
 pub mod constraints;
 pub mod embed;
 pub mod envelope;
@@ -19,6 +20,10 @@ pub mod server;
 pub mod text;
 pub mod vector;
 
+pub use batch_job::{
+    EmbedJobOptions, JobAppend, JobAppendParams, JobAppendResult, JobCreate, JobCreateParams, JobOperation, JobPage,
+    JobPageResult, JobPages, JobResultParams, JobSeal, StoredError,
+};
 pub use constraints::Constraints;
 pub use embed::{
     BatchItem, EmbedBatch, EmbedBatchParams, EmbedBatchResult, EmbedQuery, EmbedQueryParams, EmbedReply, Provenance,

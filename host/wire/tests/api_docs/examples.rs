@@ -10,7 +10,8 @@ use synapse_wire::client::*;
 
 use crate::{Documented, document};
 
-const MODEL: &str = "all-minilm-l6-v2";
+/// The default model.
+pub const MODEL: &str = "all-minilm-l6-v2";
 const LANE: &str = "all-minilm-l6-v2@owned:f32";
 const FINGERPRINT: &str = "5d2c9a7e1f04b8836a1d90c2e7f35b4862d1a0c9b7e84f3d2a615c08e9f7b341";
 const PROFILE: &str = "0be1a4d57c93f2e86b5d1a7c40f9e832d6b7a5c1908e4f3b2d716c5a0e9f8b34";
@@ -139,6 +140,24 @@ fn model() -> ModelParams {
 fn job_params() -> JobParams {
     JobParams {
         job_id: "j-6b1f0c2a".to_owned(),
+    }
+}
+
+fn page() -> JobPage {
+    JobPage {
+        fingerprint: FINGERPRINT.to_owned(),
+        numeric_profile_id: PROFILE.to_owned(),
+        table_epoch: 0,
+        dims: 2,
+        provenance: provenance(Role::Document),
+        items: vec![ItemOutcome {
+            id: "note-1".to_owned(),
+            submitted_tokens: 7,
+            effective_tokens: 7,
+            truncated: false,
+            error: None,
+        }],
+        vectors: vec![Some(Vector::encode(&[0.6, 0.8], Encoding::Base64))],
     }
 }
 
@@ -487,6 +506,46 @@ fn jobs_and_plugins() -> Vec<Documented> {
         promotable: true,
     };
     vec![
+        document::<JobCreate>(vec![(
+            "A job for many texts",
+            JobCreateParams {
+                operation: JobOperation::EmbedBatch,
+                model: MODEL.to_owned(),
+                options: EmbedJobOptions::default(),
+                request_key: Some("notes-2026-11".to_owned()),
+            },
+            accepted(),
+        )]),
+        document::<JobAppend>(vec![(
+            "The first texts",
+            JobAppendParams {
+                job_id: job_params().job_id,
+                seq: 0,
+                items: vec![BatchItem::new("note-1", "The harbour at dawn.")],
+            },
+            JobAppendResult {
+                kept: true,
+                next_seq: 1,
+            },
+        )]),
+        document::<JobSeal>(vec![(
+            "That was all",
+            job_params(),
+            job(JobKind::EmbedBatch, JobState::Queued),
+        )]),
+        document::<JobPages>(vec![(
+            "The first page while the job runs",
+            JobResultParams {
+                job_id: job_params().job_id,
+                page: 0,
+                encoding: Some(Encoding::Base64),
+            },
+            JobPageResult {
+                state: JobState::Running,
+                pages: 1,
+                content: Some(page()),
+            },
+        )]),
         document::<JobStatus>(vec![
             (
                 "While it runs",
@@ -515,81 +574,5 @@ fn jobs_and_plugins() -> Vec<Documented> {
                 plugins: vec![ready, refused],
             },
         )]),
-    ]
-}
-
-/// Errors: a title, the id, and the error.
-pub fn errors() -> Vec<(&'static str, Option<Id>, ErrorObject)> {
-    let error =
-        |code: i32, name: ErrorCode, message: &str, retry: Option<u64>, detail: Option<ErrorDetail>| ErrorObject {
-            code,
-            message: message.to_owned(),
-            data: ErrorData {
-                class: if retry.is_some() {
-                    Class::Transient
-                } else {
-                    Class::Permanent
-                },
-                code: name,
-                retry_after_ms: retry,
-                safe_to_retry_same_request: retry.is_some(),
-                module_generation: 1_764_423_000,
-                request_id: "7c-000013".to_owned(),
-                detail: detail.map(Box::new),
-            },
-        };
-    vec![
-        (
-            "The line is not JSON",
-            None,
-            error(
-                -32_700,
-                ErrorCode::InvalidRequest,
-                "the line is not JSON: expected value at line 1 column 1",
-                None,
-                None,
-            ),
-        ),
-        (
-            "A field that the operation does not have",
-            Some(Id::Number(1)),
-            error(
-                -32_602,
-                ErrorCode::InvalidRequest,
-                "unknown field `txt`, expected one of `model`, `text`, `role`",
-                None,
-                None,
-            ),
-        ),
-        (
-            "A batch over the inline caps",
-            Some(Id::Number(2)),
-            error(
-                -32_019,
-                ErrorCode::LimitExceeded,
-                "inline.max_items: the request has 65, inline requests take at most 64; send less at a time",
-                None,
-                Some(ErrorDetail {
-                    limit: Some("inline.max_items".to_owned()),
-                    maximum: Some(64),
-                    actual: Some(65),
-                    ..ErrorDetail::default()
-                }),
-            ),
-        ),
-        (
-            "The model is being loaded",
-            Some(Id::Number(3)),
-            error(
-                -32_002,
-                ErrorCode::ModelLoading,
-                "all-minilm-l6-v2 is not in memory yet; its load has been started; try again in 500 ms",
-                Some(500),
-                Some(ErrorDetail {
-                    model: Some(MODEL.to_owned()),
-                    ..ErrorDetail::default()
-                }),
-            ),
-        ),
     ]
 }

@@ -116,6 +116,25 @@ impl Bench {
         (open(dir.path(), Config::default(), &tasks), dir)
     }
 
+    /// As after a crash: every call and job stops where it is, and another daemon with the same engine comes up on the
+    /// same data directory. The script is a fresh one.
+    pub async fn restart_with_engine(self) -> Self {
+        let tasks = self.tasks.clone();
+        self.daemon.jobs.cancel_all();
+        tokio::time::timeout(HANG, self.daemon.jobs.idle()).await.unwrap();
+        let (daemon, dir) = self.restart().await;
+        daemon.plugins.scanned().await;
+        let script = Arc::new(Script::default());
+        daemon.plugins.install(engine::bundle(), engine::engines(&script));
+        daemon.refresh_installed().await.unwrap();
+        Self {
+            daemon,
+            script,
+            tasks,
+            dir,
+        }
+    }
+
     /// A request's context with the usual waits.
     pub fn ctx(&self) -> RequestContext {
         context(HANG, HANG)

@@ -1,0 +1,377 @@
+//! Jobs over large inputs through their operations, on a real daemon with the toy engine and a real store.
+//!
+//! State: a bench each. The toy's vectors are those of `embed.query`, so a job's are compared with these.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use synapse_wire::client::{
+    BatchItem, EmbedBatchResult, EmbedJobOptions, Encoding, JobAppendParams, JobCreateParams, JobOperation, JobPage,
+    JobPageResult, JobParams, JobResultParams, JobState, JobView, Text,
+};
+
+use super::toy::{Bench, HANG, Setup, ask, batch, code, query};
+use super::{
+    ErrorCode, ServiceError, embed_batch, job_append, job_cancel, job_create, job_list, job_result, job_seal,
+    job_status,
+};
+use crate::config::Config;
+
+fn texts(range: std::ops::Range<u32>) -> Vec<BatchItem> {
+    // One to six words: lengths of 3 to 8 tokens, so a quantum of 12 tokens holds one to three of them.
+    let words = ["one ", "two ", "three ", "four "];
+    range
+        .map(|n| {
+            let word = words[usize::try_from(n % 4).unwrap()];
+            BatchItem::new(format!("t{n}"), word.repeat(usize::try_from(n % 6 + 1).unwrap()).trim())
+        })
+        .collect()
+}
+
+async fn create(bench: &Bench, key: Option<&str>) -> String {
+    let params = JobCreateParams {
+        operation: JobOperation::EmbedBatch,
+        model: "toy".to_owned(),
+        options: EmbedJobOptions::default(),
+        request_key: key.map(ToOwned::to_owned),
+    };
+    job_create::run(&bench.daemon, &bench.ctx(), params)
+        .await
+        .unwrap()
+        .job_id
+}
+
+async fn append(bench: &Bench, job: &str, seq: u64, items: Vec<BatchItem>) -> (bool, u64) {
+    let params = JobAppendParams {
+        job_id: job.to_owned(),
+        seq,
+        items,
+    };
+    let kept = job_append::run(&bench.daemon, &bench.ctx(), params).await.unwrap();
+    (kept.kept, kept.next_seq)
+}
+
+fn named(job: &str) -> JobParams {
+    JobParams { job_id: job.to_owned() }
+}
+
+async fn seal(bench: &Bench, job: &str) -> Result<JobView, ServiceError> {
+    job_seal::run(&bench.daemon, &bench.ctx(), named(job)).await
+}
+
+async fn status(bench: &Bench, job: &str) -> JobView {
+    job_status::run(&bench.daemon, &bench.ctx(), named(job)).await.unwrap()
+}
+
+async fn page(bench: &Bench, job: &str, number: u64) -> JobPageResult {
+    let params = JobResultParams {
+        job_id: job.to_owned(),
+        page: number,
+        encoding: Some(Encoding::Array),
+    };
+    job_result::run(&bench.daemon, &bench.ctx(), params).await.unwrap()
+}
+
+/// Walks the pages while the job runs, to its end.
+async fn walk(bench: &Bench, job: &str) -> (JobState, Vec<JobPage>) {
+    let walked = async {
+        let mut pages = Vec::new();
+        loop {
+            let next = page(bench, job, u64::try_from(pages.len()).unwrap()).await;
+            match next.content {
+                Some(content) => pages.push(content),
+                None if next.state.is_final() => return (next.state, pages),
+                None => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+        }
+    };
+    tokio::time::timeout(HANG, walked).await.unwrap()
+}
+
+/// The vectors of all pages by item id; an id that stands twice is a failure.
+fn vectors(pages: &[JobPage]) -> BTreeMap<String, Option<Vec<f32>>> {
+    let mut found = BTreeMap::new();
+    for page in pages {
+        assert_eq!(page.items.len(), page.vectors.len());
+        for (item, vector) in page.items.iter().zip(&page.vectors) {
+            let values = vector.clone().map(|vector| vector.into_values().unwrap());
+            assert!(
+                found.insert(item.id.clone(), values).is_none(),
+                "{} stands twice",
+                item.id
+            );
+        }
+    }
+    found
+}
+
+async fn expected(bench: &Bench, items: &[BatchItem]) -> BTreeMap<String, Option<Vec<f32>>> {
+    let mut found = BTreeMap::new();
+    for item in items {
+        let mut asked = query(item.text.as_str().unwrap());
+        asked.role = Some(synapse_wire::client::Role::Document);
+        let reply = ask(bench, asked).await.unwrap();
+        found.insert(
+            item.id.clone(),
+            reply.vectors[0].clone().map(|vector| vector.into_values().unwrap()),
+        );
+    }
+    found
+}
+
+/// Proves API-11, API-26, JOB-07, SCHED-04. The walk sees every text once while the job runs, with the vector that a
+/// query gives; no engine call is larger than the envelope.
+#[tokio::test]
+async fn a_large_input_is_embedded_page_by_page() {
+    let bench = Bench::loaded().await;
+    let items = texts(0..60);
+    let job = create(&bench, None).await;
+    assert_eq!(status(&bench, &job).await.state, JobState::Open);
+    assert_eq!(append(&bench, &job, 1, items[40..].to_vec()).await, (false, 0), "a gap");
+    assert_eq!(append(&bench, &job, 0, items[..40].to_vec()).await, (true, 1));
+    assert_eq!(append(&bench, &job, 0, items[..40].to_vec()).await, (true, 1), "again");
+    assert_eq!(append(&bench, &job, 1, items[40..].to_vec()).await, (true, 2));
+    assert_eq!(seal(&bench, &job).await.unwrap().job_id, job);
+    let (state, pages) = walk(&bench, &job).await;
+    assert_eq!(state, JobState::Done);
+    let calls = bench.script.calls();
+    assert!(
+        calls
+            .iter()
+            .all(|call| call.len() <= 3 && call.iter().sum::<usize>() <= 12),
+        "{calls:?}"
+    );
+    assert_eq!(pages.len(), calls.len(), "one page a quantum");
+    assert_eq!(vectors(&pages), expected(&bench, &items).await);
+    let view = status(&bench, &job).await;
+    assert_eq!(
+        (view.state, view.progress.done, view.progress.total),
+        (JobState::Done, 60, Some(60))
+    );
+    let refused = append_error(&bench, &job).await;
+    assert!(refused.message().contains("done"), "{refused}");
+}
+
+async fn append_error(bench: &Bench, job: &str) -> ServiceError {
+    let params = JobAppendParams {
+        job_id: job.to_owned(),
+        seq: 9,
+        items: texts(0..1),
+    };
+    job_append::run(&bench.daemon, &bench.ctx(), params).await.unwrap_err()
+}
+
+/// Proves API-11, JOB-06, SCHED-14. A batch over a cap is a job if it has a key, and the key finds it again.
+#[tokio::test]
+async fn a_batch_over_the_caps_becomes_a_job() {
+    let bench = Bench::loaded().await;
+    let many = vec!["one two"; 65];
+    let send = |key: Option<&str>, texts: &[&str]| {
+        let mut params = batch(texts);
+        params.request_key = key.map(ToOwned::to_owned);
+        let (daemon, ctx) = (bench.daemon.clone(), bench.ctx());
+        async move { embed_batch::run(&daemon, &ctx, params).await }
+    };
+    assert_eq!(code(send(None, &many).await), Some(ErrorCode::LimitExceeded));
+    let accepted = |outcome: Result<EmbedBatchResult, ServiceError>| match outcome.unwrap() {
+        EmbedBatchResult::Accepted(job) => job.job_id,
+        EmbedBatchResult::Vectors(_) => panic!("answered inline"),
+    };
+    let job = accepted(send(Some("key"), &many).await);
+    assert_eq!(accepted(send(Some("key"), &many).await), job);
+    let (state, pages) = walk(&bench, &job).await;
+    assert_eq!((state, vectors(&pages).len()), (JobState::Done, 65));
+    let calls = bench.script.calls().len();
+    assert_eq!(accepted(send(Some("key"), &many).await), job, "after its end");
+    assert_eq!(bench.script.calls().len(), calls, "and nothing is computed again");
+    let other = vec!["one two three"; 65];
+    assert_eq!(
+        code(send(Some("key"), &other).await),
+        Some(ErrorCode::IdempotencyConflict)
+    );
+    let within = send(Some("key"), &many[..3]).await.unwrap();
+    assert!(
+        matches!(within, EmbedBatchResult::Vectors(_)),
+        "within the caps a key changes nothing"
+    );
+}
+
+/// Proves JOB-04, JOB-05, ERR-10. A restart in the middle: what was kept is readable, the job has failed for now, and a
+/// seal of it goes on with the rest alone.
+#[tokio::test]
+async fn a_job_goes_on_after_a_restart() {
+    let bench = Bench::loaded().await;
+    let items = texts(0..30);
+    let job = create(&bench, Some("key")).await;
+    append(&bench, &job, 0, items.clone()).await;
+    let (reached, at_third) = sync_channel(1);
+    for _ in 0..2 {
+        bench.script.then(|_, _| Ok(()));
+    }
+    bench.script.then(move |ctx, _| {
+        reached.send(()).unwrap();
+        while !ctx.control.cancelled() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Err(cancelled())
+    });
+    seal(&bench, &job).await.unwrap();
+    tokio::task::spawn_blocking(move || at_third.recv_timeout(HANG).unwrap())
+        .await
+        .unwrap();
+    let kept = vectors(&[
+        page(&bench, &job, 0).await.content.unwrap(),
+        page(&bench, &job, 1).await.content.unwrap(),
+    ]);
+
+    let bench = bench.restart_with_engine().await;
+    let view = status(&bench, &job).await;
+    assert_eq!(view.state, JobState::FailedTransient);
+    assert_eq!(view.error.unwrap().code, ErrorCode::ModuleRestarted);
+    let (state, pages) = walk(&bench, &job).await;
+    assert_eq!((state, vectors(&pages)), (JobState::FailedTransient, kept.clone()));
+
+    let fresh = seal(&bench, &job).await.unwrap().job_id;
+    assert_ne!(fresh, job);
+    assert_eq!(seal(&bench, &job).await.unwrap().job_id, fresh, "asked again");
+    let (state, pages) = walk(&bench, &fresh).await;
+    assert_eq!(state, JobState::Done);
+    let embedded: usize = bench.script.calls().iter().map(Vec::len).sum();
+    assert_eq!(embedded, 30 - kept.len(), "nothing that was kept is computed again");
+    assert_eq!(vectors(&pages), expected(&bench, &items).await);
+    let listed = job_list::run(&bench.daemon, &bench.ctx(), synapse_wire::client::JobListParams {})
+        .await
+        .unwrap();
+    let batches = listed
+        .jobs
+        .iter()
+        .filter(|view| view.job_id == job || view.job_id == fresh);
+    assert_eq!(batches.count(), 2);
+}
+
+fn cancelled() -> synapse_core::engine::EngineError {
+    use synapse_core::engine::{EngineError, EngineErrorCode, EngineState};
+    EngineError::new(EngineErrorCode::Cancelled, EngineState::Usable, "stopped")
+}
+
+#[tokio::test]
+async fn a_cancelled_job_keeps_its_pages_and_computes_nothing_more() {
+    let bench = Bench::loaded().await;
+    let job = create(&bench, None).await;
+    append(&bench, &job, 0, texts(0..30)).await;
+    let (reached, at_second) = sync_channel(1);
+    let (open, opened) = sync_channel::<()>(1);
+    bench.script.then(|_, _| Ok(()));
+    bench.script.then(move |_, _| {
+        reached.send(()).unwrap();
+        opened.recv_timeout(HANG).unwrap();
+        Ok(())
+    });
+    seal(&bench, &job).await.unwrap();
+    tokio::task::spawn_blocking(move || at_second.recv_timeout(HANG).unwrap())
+        .await
+        .unwrap();
+    job_cancel::run(&bench.daemon, &bench.ctx(), named(&job)).await.unwrap();
+    open.send(()).unwrap();
+    let (state, pages) = walk(&bench, &job).await;
+    assert_eq!((state, pages.len()), (JobState::Cancelled, 1));
+    tokio::time::timeout(HANG, bench.daemon.jobs.idle()).await.unwrap();
+    assert_eq!(bench.script.calls().len(), 2);
+    assert_eq!(status(&bench, &job).await.state, JobState::Cancelled);
+    let unknown = job_cancel::run(&bench.daemon, &bench.ctx(), named("job-0-0")).await;
+    assert_eq!(code(unknown), Some(ErrorCode::UnknownJob));
+}
+
+/// A text that cannot be embedded fails alone. A model that is not in memory is loaded for the job.
+#[tokio::test]
+async fn failures_of_texts_are_theirs_alone() {
+    let bench = Bench::new().await;
+    let job = create(&bench, None).await;
+    let mut items = texts(0..4);
+    items[1].text = serde_json::from_str::<Text>(r#""half \ud800""#).unwrap();
+    append(&bench, &job, 0, items).await;
+    seal(&bench, &job).await.unwrap();
+    let (state, pages) = walk(&bench, &job).await;
+    assert_eq!(state, JobState::Done);
+    let failed: Vec<(String, ErrorCode)> = pages
+        .iter()
+        .flat_map(|page| &page.items)
+        .filter_map(|item| Some((item.id.clone(), item.error.as_ref()?.code.clone())))
+        .collect();
+    assert_eq!(failed, [("t1".to_owned(), ErrorCode::InvalidText)]);
+    let missing: Vec<String> = vectors(&pages)
+        .into_iter()
+        .filter_map(|(id, vector)| vector.is_none().then_some(id))
+        .collect();
+    assert_eq!(missing, ["t1"]);
+}
+
+#[tokio::test]
+async fn what_a_job_could_not_do_is_refused_before_its_texts() {
+    let config = {
+        let mut config = Config::default();
+        config.jobs.max_open = 1;
+        config.jobs.max_items = 2;
+        config
+    };
+    let bench = Bench::with(Setup {
+        config,
+        ..Setup::default()
+    })
+    .await;
+    let ask = |model: &str, options: EmbedJobOptions, key: Option<&str>| {
+        let params = JobCreateParams {
+            operation: JobOperation::EmbedBatch,
+            model: model.to_owned(),
+            options,
+            request_key: key.map(ToOwned::to_owned),
+        };
+        let (daemon, ctx) = (bench.daemon.clone(), bench.ctx());
+        async move { job_create::run(&daemon, &ctx, params).await }
+    };
+    let options = EmbedJobOptions::default;
+    assert_eq!(
+        code(ask("nobody", options(), None).await),
+        Some(ErrorCode::UnknownModel)
+    );
+    assert_eq!(
+        code(ask("toy-rank", options(), None).await),
+        Some(ErrorCode::Unsupported)
+    );
+    let dims = EmbedJobOptions {
+        dimensions: Some(3),
+        ..options()
+    };
+    assert!(ask("toy", dims, None).await.is_err());
+    let space = EmbedJobOptions {
+        required_fingerprint: Some("ab".repeat(32)),
+        ..options()
+    };
+    assert_eq!(
+        code(ask("toy", space, None).await),
+        Some(ErrorCode::SubstitutionRejected)
+    );
+    assert_eq!(
+        code(ask("toy", options(), Some("")).await),
+        Some(ErrorCode::InvalidRequest)
+    );
+    let job = ask("toy", options(), None).await.unwrap().job_id;
+    assert_eq!(code(ask("toy", options(), None).await), Some(ErrorCode::QueueFull));
+    assert_eq!(
+        code(seal(&bench, &job).await),
+        Some(ErrorCode::InvalidRequest),
+        "it is empty"
+    );
+    let many = JobAppendParams {
+        job_id: job.clone(),
+        seq: 0,
+        items: texts(0..3),
+    };
+    let refused = job_append::run(&bench.daemon, &bench.ctx(), many).await.unwrap_err();
+    let facts = refused.facts().unwrap();
+    assert_eq!(
+        (facts.limit.as_deref(), facts.maximum, facts.actual),
+        (Some("jobs.max_items"), Some(2), Some(3))
+    );
+}
