@@ -78,7 +78,11 @@ impl<T> Pending<T> {
                 biased;
                 answer = &mut self.answer => {
                     let gone = |_| Err(CallError::Closed("its threads are gone".to_owned()));
-                    return answer.unwrap_or_else(gone).map(|made| made.output);
+                    // The call's bytes come back now: what is made of the result is bounded by the connection's replies.
+                    return answer.unwrap_or_else(gone).map(|Made { output, bytes }| {
+                        drop(bytes);
+                        output
+                    });
                 }
                 () = sleep_until(deadline.into()) => return Err(CallError::Deadline),
                 () = cancel.cancelled() => return Err(CallError::Cancelled),

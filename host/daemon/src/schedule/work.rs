@@ -78,7 +78,7 @@ pub(super) trait AnyWork: Send {
 #[derive(Debug)]
 pub(super) struct Made<T> {
     pub output: T,
-    pub _bytes: Option<Reservation>,
+    pub bytes: Option<Reservation>,
 }
 
 pub(super) struct Answered<W: Work> {
@@ -103,7 +103,7 @@ impl<W: Work> AnyWork for Answered<W> {
         let Self { work, answer } = *self;
         let made = outcome.map(|bytes| Made {
             output: work.finish(),
-            _bytes: bytes,
+            bytes,
         });
         // The caller may have left.
         let _ = answer.send(made);
