@@ -286,7 +286,9 @@ mod tests {
         assert_eq!(all("lines.txt", json, true).unwrap(), pairs(&[("x", "a")]));
         let error = all("bad.jsonl", "\"a\"\n{\n", false).unwrap_err();
         assert!(error.contains("line 2") && error.contains("bad.jsonl"), "{error}");
-        let error = Texts::from_file(&folder.path().join("absent"), false).map(|_| ()).unwrap_err();
+        let error = Texts::from_file(&folder.path().join("absent"), false)
+            .map(|_| ())
+            .unwrap_err();
         assert!(error.to_string().contains("absent"), "{error}");
     }
 }
