@@ -20,7 +20,7 @@ test: setup-derived  ## every test that fits into minutes
 	@$(MAKE) --no-print-directory plugins PROFILE=$(TEST_PROFILE)
 	cargo test --locked --profile $(TEST_PROFILE) --workspace
 
-test-long: setup-derived  ## the long versions: more seeds, more kill points
+test-long: setup-derived  ## the long versions: more seeds, more kill points, 500 deaths of workers
 	@$(MAKE) --no-print-directory plugins PROFILE=$(TEST_PROFILE)
 	SYNAPSE_TEST_LONG=1 cargo test --locked --profile $(TEST_PROFILE) --workspace
 
