@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """`make bench`: engines and daemon against named peers, workers against the same bundle in a process; for docs/bench.
 
-Usage: run.py [--rounds N] [--scale F] [--skip-daemon] [--only foundation|workers]. Peers run one after another within a round, so that what else
-the machine does hits all of them; a round's ratio is what counts, absolute figures only show the scale.
+Usage: run.py [--rounds N] [--scale F] [--skip-daemon] [--only foundation|workers]. Peers run one after another within a
+round, so that what else the machine does hits all of them; a round's ratio is what counts, absolute figures only show the
+scale.
 """
 
 import argparse
