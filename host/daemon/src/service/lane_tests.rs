@@ -220,6 +220,7 @@ async fn the_nearest_obstacle_is_the_one_that_is_named() {
         "no bundle `absent`",
         "version 1.2.3",
         "does not offer embedding of bytes in f16",
+        "does not offer embedding of bytes in bf16",
     ] {
         assert!(no_engine.message().contains(part), "{no_engine}");
     }

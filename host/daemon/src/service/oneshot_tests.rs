@@ -382,6 +382,7 @@ async fn a_generation_ends_at_its_deadline_and_at_its_cancellation() {
             ErrorCode::DeadlineExceeded
         };
         assert_eq!(code(outcome), Some(expected));
+        bench.script.forget();
         ask_text(&bench, &bench.ctx(), short("five")).await.unwrap();
     }
 }

@@ -329,6 +329,7 @@ async fn a_rerank_ends_at_its_deadline_and_at_its_cancellation() {
             ErrorCode::DeadlineExceeded
         };
         assert_eq!(code(outcome), Some(expected));
+        bench.script.forget();
     }
     ask_scores(&bench, &bench.ctx(), rerank("one", &["two"])).await.unwrap();
 }

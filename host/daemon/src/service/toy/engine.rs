@@ -56,6 +56,12 @@ impl Script {
         self.generate_acts.lock().unwrap().push_back(Box::new(act));
     }
 
+    /// Forgets what no call has done yet: a call that ended before it reached the engine leaves it for the next one.
+    pub fn forget(&self) {
+        self.acts.lock().unwrap().clear();
+        self.generate_acts.lock().unwrap().clear();
+    }
+
     /// The next load runs this first.
     pub fn before_load(&self, gate: impl FnOnce() + Send + 'static) {
         self.load_gates.lock().unwrap().push_back(Box::new(gate));
@@ -272,16 +278,22 @@ pub fn bundle() -> Bundle {
             id: "toy".to_owned(),
             package_version: version,
             identity: identity(),
-            supports: [EngineKind::Embed, EngineKind::Rerank, EngineKind::Generate]
-                .map(|kind| EngineSupport {
-                    kind,
-                    format: "bytes".to_owned(),
-                    dtype: "f32".to_owned(),
-                    preempt: Preempt::Quantum,
-                    thread_invariant: true,
-                    f32_exact: true,
-                })
-                .to_vec(),
+            // Of bf16 it only generates.
+            supports: [
+                (EngineKind::Embed, "f32"),
+                (EngineKind::Rerank, "f32"),
+                (EngineKind::Generate, "f32"),
+                (EngineKind::Generate, "bf16"),
+            ]
+            .map(|(kind, dtype)| EngineSupport {
+                kind,
+                format: "bytes".to_owned(),
+                dtype: dtype.to_owned(),
+                preempt: Preempt::Quantum,
+                thread_invariant: true,
+                f32_exact: true,
+            })
+            .to_vec(),
         }),
         records: Vec::new(),
         staged: None,

@@ -113,6 +113,7 @@ pub fn write(dir: &Path) {
                 row("no-engine", "absent", "f32", ">=1", "f32"),
                 row("no-engine", "toy", "old", "<1", "f32"),
                 row("no-engine", "toy", "f16", ">=1", "f16"),
+                row("no-engine", "toy", "bf16", ">=1", "bf16"),
             ]
             .concat(),
         ),
