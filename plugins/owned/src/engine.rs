@@ -13,6 +13,7 @@ use crate::artifact::config::Config;
 use crate::artifact::modules::{self, Pooling};
 use crate::error::{OwnedError, Result};
 use crate::kernel::isa::Kernels;
+pub use crate::kernel::packed::Arithmetic;
 use crate::model::architecture;
 use crate::model::encoder::{Encoder, Tokens};
 use crate::model::load::{self, Output};
@@ -46,6 +47,8 @@ pub enum Task {
 pub struct LoadSettings {
     /// What for.
     pub task: Task,
+    /// How layers are computed.
+    pub arithmetic: Arithmetic,
     /// The longest item in tokens.
     pub max_tokens: usize,
     /// The most items of a call.
@@ -135,7 +138,13 @@ impl Engine {
         setting("max_tokens", settings.max_tokens, blueprint.longest)?;
         setting("max_batch", settings.max_batch, u32::MAX as usize)?;
         setting("max_batch_tokens", settings.max_batch_tokens, u32::MAX as usize)?;
-        let loaded = load::load(&blueprint, &output, &files.weights, settings.max_tokens, progress)?;
+        let loaded = load::load(
+            &blueprint,
+            &output,
+            &files.weights,
+            (settings.max_tokens, settings.arithmetic),
+            progress,
+        )?;
         Ok(Model {
             encoder: loaded.encoder,
             settings,

@@ -11,6 +11,18 @@
 //! - [`thread`]: helper threads, barrier, checkpoint gate;
 //! - [`engine`]: loads and calls; [`plugin`]: the same behind the ABI.
 //!
+//! | config.json's `model_type` | vectors | scores |
+//! |---|---|---|
+//! | bert, roberta, xlm-roberta, distilbert, modernbert | yes | yes |
+//! | mpnet, qwen3, gemma3_text (bidirectional), nomic_bert, gte (also `new`) | yes | no |
+//!
+//! Two kinds of arithmetic, each a profile of its own: `f32`, and the fast mode `s16`, in which the layers multiply
+//! 16-bit integers with exact 32-bit sums; attention, norms and activations are f32 in both. An item of any length that
+//! the model takes is computed with memory linear in its length.
+//!
+//! **Not run.** AVX-512 without VNNI (its fast mode takes AVX2's kernels), and any machine that is not x86-64: there is
+//! no NEON path, such machines use the portable lanes.
+//!
 //! **Invariant.** Every output value is one fixed chain of correctly rounded operations over its own item. An item
 //! alone, in any batch, at any position, on any number of threads and on every instruction set gives the same bits.
 

@@ -9,7 +9,7 @@ use synapse_plugin_sdk::prelude::*;
 use crate::NUMERIC_VERSION;
 use crate::artifact::ArtifactFiles;
 use crate::artifact::modules::Pooling;
-use crate::engine::{Batch, CallControl, Engine, LoadSettings, MAX_CONCURRENCY, Model, Task};
+use crate::engine::{Arithmetic, Batch, CallControl, Engine, LoadSettings, MAX_CONCURRENCY, Model, Task};
 use crate::error::OwnedError;
 use crate::kernel::isa::{Isa, Kernels};
 
@@ -31,6 +31,16 @@ pub fn plugin() -> Plugin {
                 .preempt(Preempt::CHECKPOINT)
                 .thread_invariant()
                 .f32_exact(),
+        )
+        .supports(
+            Support::embed("safetensors", "s16")
+                .preempt(Preempt::CHECKPOINT)
+                .thread_invariant(),
+        )
+        .supports(
+            Support::rerank("safetensors", "s16")
+                .preempt(Preempt::CHECKPOINT)
+                .thread_invariant(),
         )
         .config_keys(&["isa"])
         .fact("isa", Kernels::preferred().isa().name())
@@ -97,6 +107,11 @@ impl OwnedEngine {
         let files = ArtifactFiles::by_role(files)?;
         let settings = LoadSettings {
             task,
+            arithmetic: match config.dtype {
+                "f32" => Arithmetic::F32,
+                "s16" => Arithmetic::S16,
+                other => return Err(Error::config_invalid(format!("dtype {other:?}, expected f32 or s16"))),
+            },
             max_tokens: size(config.max_tokens),
             max_batch: size(config.max_batch),
             max_batch_tokens: size(config.max_batch_tokens),

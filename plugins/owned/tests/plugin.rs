@@ -103,8 +103,8 @@ fn a_cross_encoder_scores_pairs_across_the_abi() {
         ("weights", &path("model.safetensors")),
     ])
     .unwrap();
+    let loaded = result(engine.load(&FakeCall::new(1).context(), &files, &config(128))).unwrap();
     let call = FakeCall::new(2);
-    let loaded = result(engine.load(&call.context(), &files, &config(128))).unwrap();
     assert_eq!(loaded.dims, 0);
     let oracle = zoo::oracle("bert-cross-encoder");
     let ids: Vec<i32> = oracle.items.iter().flat_map(|item| item.ids.clone()).collect();

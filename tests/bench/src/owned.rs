@@ -21,7 +21,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use synapse_owned::artifact::ArtifactFiles;
 use synapse_owned::artifact::modules::Pooling;
-use synapse_owned::engine::{Batch, CallControl, Engine, LoadSettings, Model, Task};
+use synapse_owned::engine::{Arithmetic, Batch, CallControl, Engine, LoadSettings, Model, Task};
 use synapse_owned::error::OwnedError;
 use synapse_owned::kernel::isa::{Isa, Kernels};
 
@@ -32,7 +32,7 @@ const CALL_TOKENS: usize = 3_072;
 #[derive(Debug, thiserror::Error)]
 enum BenchError {
     /// The command line is not what is expected.
-    #[error("usage: synapse-bench-owned CONFIG_JSON MODEL_SAFETENSORS [portable|avx2|avx512]")]
+    #[error("usage: synapse-bench-owned CONFIG_JSON MODEL_SAFETENSORS [portable|avx2|avx512 [f32|s16]]")]
     Usage,
     /// The engine refused.
     #[error(transparent)]
@@ -217,9 +217,17 @@ fn main() -> Result<(), BenchError> {
             .and_then(Kernels::of)
             .ok_or(BenchError::Usage)?,
     };
+    let arithmetic = match arguments.next() {
+        None => Arithmetic::F32,
+        Some(name) => [Arithmetic::F32, Arithmetic::S16]
+            .into_iter()
+            .find(|arithmetic| name == arithmetic.name())
+            .ok_or(BenchError::Usage)?,
+    };
     let files = ArtifactFiles::new(PathBuf::from(config), PathBuf::from(weights));
     let settings = LoadSettings {
         task: Task::Embed(Pooling::Mean),
+        arithmetic,
         max_tokens: 512,
         max_batch: 4_096,
         max_batch_tokens: 16_384,

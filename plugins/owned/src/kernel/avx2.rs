@@ -3,13 +3,16 @@
 //! Owns no state. Instantiated by `kernel::isa` inside functions compiled for `avx2,fma`, after the CPU was asked.
 
 use std::arch::x86_64::{
-    __m128, __m256, _MM_HINT_T1, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_max_ps, _mm_max_ss, _mm_movehl_ps,
+    __m128, __m256, __m256i, _MM_HINT_T1, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_max_ps, _mm_max_ss, _mm_movehl_ps,
     _mm_prefetch, _mm_shuffle_ps, _mm256_add_epi32, _mm256_add_ps, _mm256_castps_si256, _mm256_castps256_ps128,
-    _mm256_castsi256_ps, _mm256_div_ps, _mm256_extractf128_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps,
-    _mm256_min_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
+    _mm256_castsi256_ps, _mm256_cvtepi32_ps, _mm256_cvtps_epi32, _mm256_div_ps, _mm256_extractf128_ps, _mm256_fmadd_ps,
+    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps,
+    _mm256_packs_epi32, _mm256_permute4x64_epi64, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setzero_si256,
+    _mm256_slli_epi32, _mm256_storeu_ps, _mm256_storeu_si256, _mm256_sub_ps,
 };
 
 use super::lanes::Lanes;
+use super::pairs::PairLanes;
 
 /// Lanes 0–7 and 8–15.
 #[derive(Clone, Copy)]
@@ -133,5 +136,48 @@ impl Lanes for Avx2 {
             let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
         })
+    }
+}
+
+impl PairLanes for Avx2 {
+    type Sums = (__m256i, __m256i);
+
+    #[inline(always)]
+    unsafe fn no_sums() -> Self::Sums {
+        // SAFETY: the caller promises AVX2.
+        let zero = unsafe { _mm256_setzero_si256() };
+        (zero, zero)
+    }
+
+    #[inline(always)]
+    unsafe fn add_products(sums: Self::Sums, weights: *const i16, activations: i32) -> Self::Sums {
+        // SAFETY: the caller promises AVX2 and 16 readable pairs.
+        unsafe {
+            let activations = _mm256_set1_epi32(activations);
+            let (low, high) = (
+                _mm256_loadu_si256(weights.cast()),
+                _mm256_loadu_si256(weights.add(16).cast()),
+            );
+            (
+                _mm256_add_epi32(sums.0, _mm256_madd_epi16(low, activations)),
+                _mm256_add_epi32(sums.1, _mm256_madd_epi16(high, activations)),
+            )
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn to_floats(sums: Self::Sums) -> Self {
+        // SAFETY: the caller promises AVX2.
+        unsafe { Self(_mm256_cvtepi32_ps(sums.0), _mm256_cvtepi32_ps(sums.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_rounded(self, target: *mut i16) {
+        // SAFETY: the caller promises 16 writable integers; `self` proves AVX2.
+        unsafe {
+            // The pack interleaves the two halves of 128 bits.
+            let packed = _mm256_packs_epi32(_mm256_cvtps_epi32(self.0), _mm256_cvtps_epi32(self.1));
+            _mm256_storeu_si256(target.cast(), _mm256_permute4x64_epi64::<0b11_01_10_00>(packed));
+        }
     }
 }

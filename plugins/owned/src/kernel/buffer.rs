@@ -53,6 +53,20 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
     }
 
+    /// The same memory as 16-bit integers, two to a value.
+    #[must_use]
+    pub fn integers(&self) -> &[i16] {
+        // SAFETY: `lines` holds at least `len` f32, which are twice as many initialised i16 of lesser alignment.
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), 2 * self.len) }
+    }
+
+    /// The same, to write.
+    #[must_use]
+    pub fn integers_mut(&mut self) -> &mut [i16] {
+        // SAFETY: as in `integers`, every pattern of bits is an f32, and the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), 2 * self.len) }
+    }
+
     /// Bytes held.
     #[must_use]
     pub fn bytes(&self) -> usize {

@@ -73,6 +73,34 @@ pub struct Gemm {
     pub epilogue: Epilogue,
 }
 
+/// Where a product's results lie, and what follows the sums.
+pub(super) struct Target {
+    pub out: *mut f32,
+    pub out_stride: usize,
+    pub epilogue: Epilogue,
+}
+
+impl Gemm {
+    const fn target(&self) -> Target {
+        Target {
+            out: self.out,
+            out_stride: self.out_stride,
+            epilogue: self.epilogue,
+        }
+    }
+}
+
+/// What a tile prefetches: one address for each step of k.
+#[derive(Clone, Copy)]
+struct Ahead {
+    first: *const f32,
+    /// Bytes from one address to the next, less than a cache line where several tiles share the work.
+    step: usize,
+}
+
+/// Bytes of one step of k in a panel.
+const LINE_BYTES: usize = LANES * size_of::<f32>();
+
 /// Runs a product.
 ///
 /// # Safety
@@ -85,14 +113,20 @@ pub unsafe fn gemm<L: Lanes>(call: &Gemm) {
     let mut panel = 0;
     while panel < call.panel_count {
         let width = L::TILE_PANELS.min(call.panel_count - panel);
+        let next = call.panels.wrapping_add((panel + width) * call.panel_stride);
         let mut row = 0;
         for tile in 0..tiles {
             // Rows spread evenly: 13 rows are 5 + 4 + 4, never 12 + 1.
             let height = call.rows / tiles + usize::from(tile < call.rows % tiles);
+            // Each tile brings its part of the next panels closer while it computes.
+            let ahead = Ahead {
+                first: next.wrapping_byte_add(tile * call.k * width * LINE_BYTES / tiles),
+                step: width * LINE_BYTES / tiles,
+            };
             // SAFETY: row + height ≤ rows and panel + width ≤ panel_count; the rest is the caller's promise.
             unsafe {
-                tile_of_any_height::<L>(call, row, height, panel, width);
-                finish::<L>(call, row..row + height, panel..panel + width);
+                tile_of_any_height::<L>(call, ahead, (row, height), (panel, width));
+                finish::<L>(&call.target(), row..row + height, panel..panel + width);
             }
             row += height;
         }
@@ -103,12 +137,17 @@ pub unsafe fn gemm<L: Lanes>(call: &Gemm) {
 /// # Safety
 /// As [`gemm`], for a tile inside the call, `height` ≤ `L::TILE_ROWS`, `width` ≤ `L::TILE_PANELS`.
 #[inline(always)]
-unsafe fn tile_of_any_height<L: Lanes>(call: &Gemm, row: usize, height: usize, panel: usize, width: usize) {
+unsafe fn tile_of_any_height<L: Lanes>(
+    call: &Gemm,
+    ahead: Ahead,
+    (row, height): (usize, usize),
+    (panel, width): (usize, usize),
+) {
     macro_rules! by_height {
         ($width:literal: $($height:literal)*) => {
             match height {
                 // SAFETY: passed on to the caller; the constants equal the tile's size.
-                $($height if $height <= L::TILE_ROWS => unsafe { tile::<L, $height, $width>(call, row, panel) },)*
+                $($height if $height <= L::TILE_ROWS => unsafe { tile::<L, $height, $width>(call, ahead, row, panel) },)*
                 _ => unreachable!("a tile has at most TILE_ROWS rows"),
             }
         };
@@ -123,7 +162,7 @@ unsafe fn tile_of_any_height<L: Lanes>(call: &Gemm, row: usize, height: usize, p
 /// # Safety
 /// As [`gemm`], for rows `row .. row + R` and panels `panel .. panel + P`.
 #[inline(always)]
-unsafe fn tile<L: Lanes, const R: usize, const P: usize>(call: &Gemm, row: usize, panel: usize) {
+unsafe fn tile<L: Lanes, const R: usize, const P: usize>(call: &Gemm, ahead: Ahead, row: usize, panel: usize) {
     let column = panel * LANES;
     let panel_stride = call.panel_stride;
     // SAFETY: all addresses lie in the ranges of the caller's promise.
@@ -139,13 +178,15 @@ unsafe fn tile<L: Lanes, const R: usize, const P: usize>(call: &Gemm, row: usize
         }
         let a = call.a.add(row * call.a_stride);
         let b = call.panels.add(panel * panel_stride);
-        // The first tile of a panel brings the next panels closer while it computes.
-        let ahead = if row == 0 { b.wrapping_add(P * panel_stride) } else { b };
         for k in 0..call.k {
             let mut columns = [L::splat(0.0); P];
             for (p, column) in columns.iter_mut().enumerate() {
                 *column = L::load(b.add(p * panel_stride + k * LANES));
-                L::prefetch(ahead.wrapping_add(p * panel_stride + k * LANES));
+            }
+            let line = ahead.first.wrapping_byte_add(k * ahead.step);
+            L::prefetch(line);
+            if ahead.step > LINE_BYTES {
+                L::prefetch(line.wrapping_byte_add(LINE_BYTES));
             }
             for (r, row) in sums.iter_mut().enumerate() {
                 let value = L::splat(*a.add(r * call.a_stride + k));
@@ -166,45 +207,38 @@ unsafe fn tile<L: Lanes, const R: usize, const P: usize>(call: &Gemm, row: usize
 /// Runs the epilogue over a tile whose sums were written.
 ///
 /// # Safety
-/// As [`gemm`], for a tile inside the call.
+/// As [`gemm`], for a tile inside the target.
 #[inline(always)]
-unsafe fn finish<L: Lanes>(call: &Gemm, rows: Range<usize>, panels: Range<usize>) {
+pub(super) unsafe fn finish<L: Lanes>(target: &Target, rows: Range<usize>, panels: Range<usize>) {
+    // A macro and no closure: a closure that is not inlined would be compiled without the instruction set.
+    macro_rules! each {
+        (|$sum:ident, $row:ident, $column:ident| $result:expr) => {
+            for $row in rows {
+                for panel in panels.clone() {
+                    let $column = panel * LANES;
+                    let at = target.out.add($row * target.out_stride + $column);
+                    let $sum = L::load(at);
+                    $result.store(at);
+                }
+            }
+        };
+    }
     // SAFETY: all addresses lie in the ranges of the caller's promise.
     unsafe {
-        match call.epilogue {
+        match target.epilogue {
             Epilogue::None => {}
-            Epilogue::Gelu => each::<L>(call, rows, panels, |sum, _, _| math::gelu(sum)),
-            Epilogue::GeluTanh => each::<L>(call, rows, panels, |sum, _, _| math::gelu_tanh(sum)),
-            Epilogue::Silu => each::<L>(call, rows, panels, |sum, _, _| math::silu(sum)),
-            Epilogue::Tanh => each::<L>(call, rows, panels, |sum, _, _| math::tanh(sum)),
-            Epilogue::Relu => each::<L>(call, rows, panels, |sum, _, _| L::splat(0.0).max(sum)),
-            Epilogue::Residual { source, stride } => each::<L>(call, rows, panels, |sum, row, column| {
-                sum.add(L::load(source.add(row * stride + column)))
-            }),
-            Epilogue::Times { source, stride } => each::<L>(call, rows, panels, |sum, row, column| {
-                sum.mul(L::load(source.add(row * stride + column)))
-            }),
-            Epilogue::RowScale { factors } => {
-                each::<L>(call, rows, panels, |sum, row, _| sum.mul(L::splat(*factors.add(row))))
+            Epilogue::Gelu => each!(|sum, row, column| math::gelu(sum)),
+            Epilogue::GeluTanh => each!(|sum, row, column| math::gelu_tanh(sum)),
+            Epilogue::Silu => each!(|sum, row, column| math::silu(sum)),
+            Epilogue::Tanh => each!(|sum, row, column| math::tanh(sum)),
+            Epilogue::Relu => each!(|sum, row, column| L::splat(0.0).max(sum)),
+            Epilogue::Residual { source, stride } => {
+                each!(|sum, row, column| sum.add(L::load(source.add(row * stride + column))));
             }
-        }
-    }
-}
-
-/// Replaces each sixteen sums of a tile by what `change` makes of them, their row and their first column.
-///
-/// # Safety
-/// As [`gemm`], for a tile inside the call.
-#[inline(always)]
-unsafe fn each<L: Lanes>(call: &Gemm, rows: Range<usize>, panels: Range<usize>, change: impl Fn(L, usize, usize) -> L) {
-    for row in rows {
-        for panel in panels.clone() {
-            let column = panel * LANES;
-            // SAFETY: inside the call's part of `out`.
-            unsafe {
-                let at = call.out.add(row * call.out_stride + column);
-                change(L::load(at), row, column).store(at);
+            Epilogue::Times { source, stride } => {
+                each!(|sum, row, column| sum.mul(L::load(source.add(row * stride + column))));
             }
+            Epilogue::RowScale { factors } => each!(|sum, row, column| sum.mul(L::splat(*factors.add(row)))),
         }
     }
 }

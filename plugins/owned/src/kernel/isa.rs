@@ -7,6 +7,7 @@
 use super::attention::{self, Head};
 use super::gemm::{self, Gemm};
 use super::layer_norm::{self, LayerNorm};
+use super::pairs::{self, PairGemm, Rows};
 use super::portable::Portable;
 
 /// An instruction set that the kernels are compiled for.
@@ -29,10 +30,42 @@ pub struct Kernels {
     head_rows: unsafe fn(&Head, usize, usize),
     layer_norm: unsafe fn(&LayerNorm),
     rms_norm: unsafe fn(&LayerNorm),
+    pairs: Pairs,
 }
 
+/// The entry points of the fast mode, which an instruction set may take from another.
+#[derive(Clone, Copy)]
+struct Pairs {
+    quantise: unsafe fn(&Rows),
+    gemm: unsafe fn(&PairGemm),
+}
+
+macro_rules! pair_entry_points {
+    ($table:ident, $lanes:ty $(, $features:literal)?) => {
+        const $table: Pairs = {
+            $(#[target_feature(enable = $features)])?
+            unsafe fn quantise(call: &Rows) {
+                // SAFETY: passed on to the caller; the table is given out only where the CPU has the features.
+                unsafe { pairs::quantise::<$lanes>(call) }
+            }
+            $(#[target_feature(enable = $features)])?
+            unsafe fn gemm(call: &PairGemm) {
+                // SAFETY: as above.
+                unsafe { pairs::gemm::<$lanes>(call) }
+            }
+            Pairs { quantise, gemm }
+        };
+    };
+}
+
+pair_entry_points!(PORTABLE_PAIRS, Portable);
+#[cfg(target_arch = "x86_64")]
+pair_entry_points!(AVX2_PAIRS, super::avx2::Avx2, "avx2,fma");
+#[cfg(target_arch = "x86_64")]
+pair_entry_points!(VNNI_PAIRS, super::avx512::Avx512, "avx512f,avx512vnni,avx2,fma");
+
 macro_rules! entry_points {
-    ($table:ident, $isa:expr, $lanes:ty $(, $features:literal)?) => {
+    ($table:ident, $isa:expr, $pairs:expr, $lanes:ty $(, $features:literal)?) => {
         static $table: Kernels = {
             $(#[target_feature(enable = $features)])?
             unsafe fn gemm_entry(call: &Gemm) {
@@ -59,16 +92,36 @@ macro_rules! entry_points {
                 // SAFETY: as above.
                 unsafe { layer_norm::rms_norm::<$lanes>(call) }
             }
-            Kernels { isa: $isa, gemm: gemm_entry, prepare_head, head_rows, layer_norm: layer_norm_entry, rms_norm }
+            Kernels {
+                isa: $isa,
+                gemm: gemm_entry,
+                prepare_head,
+                head_rows,
+                layer_norm: layer_norm_entry,
+                rms_norm,
+                pairs: $pairs,
+            }
         };
     };
 }
 
-entry_points!(PORTABLE, Isa::Portable, Portable);
+entry_points!(PORTABLE, Isa::Portable, PORTABLE_PAIRS, Portable);
 #[cfg(target_arch = "x86_64")]
-entry_points!(AVX2, Isa::Avx2, super::avx2::Avx2, "avx2,fma");
+entry_points!(AVX2, Isa::Avx2, AVX2_PAIRS, super::avx2::Avx2, "avx2,fma");
 #[cfg(target_arch = "x86_64")]
-entry_points!(AVX512, Isa::Avx512, super::avx512::Avx512, "avx512f,avx2,fma");
+entry_points!(
+    AVX512,
+    Isa::Avx512,
+    AVX2_PAIRS,
+    super::avx512::Avx512,
+    "avx512f,avx2,fma"
+);
+/// The same where the CPU multiplies pairs in 512 bits.
+#[cfg(target_arch = "x86_64")]
+static AVX512_VNNI: Kernels = Kernels {
+    pairs: VNNI_PAIRS,
+    ..AVX512
+};
 
 impl Isa {
     /// The name used by the environment switch, the settings and the benchmark pages.
@@ -104,7 +157,8 @@ impl Kernels {
             if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
                 tables.push(&AVX2);
                 if is_x86_feature_detected!("avx512f") {
-                    tables.push(&AVX512);
+                    let vnni = is_x86_feature_detected!("avx512vnni");
+                    tables.push(if vnni { &AVX512_VNNI } else { &AVX512 });
                 }
             }
         }
@@ -182,5 +236,23 @@ impl Kernels {
     pub unsafe fn rms_norm(&self, call: &LayerNorm) {
         // SAFETY: passed on to the caller.
         unsafe { (self.rms_norm)(call) }
+    }
+
+    /// Quantises rows for the fast mode.
+    ///
+    /// # Safety
+    /// As [`pairs::quantise`], the instruction set excepted.
+    pub unsafe fn quantise(&self, call: &Rows) {
+        // SAFETY: passed on to the caller.
+        unsafe { (self.pairs.quantise)(call) }
+    }
+
+    /// The fast mode's matrix product.
+    ///
+    /// # Safety
+    /// As [`pairs::gemm`], the instruction set excepted.
+    pub unsafe fn pair_gemm(&self, call: &PairGemm) {
+        // SAFETY: passed on to the caller.
+        unsafe { (self.pairs.gemm)(call) }
     }
 }

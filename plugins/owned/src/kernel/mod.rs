@@ -14,6 +14,9 @@ pub mod lanes;
 pub mod layer_norm;
 pub mod math;
 pub mod packed;
+pub mod pairs;
+#[cfg(test)]
+mod pairs_tests;
 pub mod portable;
 pub mod rotary;
 #[cfg(test)]

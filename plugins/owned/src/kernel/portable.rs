@@ -4,6 +4,7 @@
 //! call, so this path is slow there but gives the same bits.
 
 use super::lanes::{LANES, Lanes};
+use super::pairs::PairLanes;
 
 /// Sixteen lanes as an array.
 #[derive(Clone, Copy, Debug)]
@@ -105,5 +106,45 @@ impl Lanes for Portable {
     #[inline(always)]
     fn tree_max(self) -> f32 {
         self.tree(|a, b| if a > b { a } else { b })
+    }
+}
+
+impl PairLanes for Portable {
+    type Sums = [i32; LANES];
+
+    #[inline(always)]
+    unsafe fn no_sums() -> Self::Sums {
+        [0; LANES]
+    }
+
+    #[inline(always)]
+    unsafe fn add_products(sums: Self::Sums, weights: *const i16, activations: i32) -> Self::Sums {
+        let [a, b, c, d] = activations.to_ne_bytes();
+        let (low, high) = (i16::from_ne_bytes([a, b]), i16::from_ne_bytes([c, d]));
+        // SAFETY: the caller promises 16 readable pairs.
+        let weights = unsafe { weights.cast::<[[i16; 2]; LANES]>().read_unaligned() };
+        std::array::from_fn(|lane| {
+            let [first, second] = weights[lane].map(i32::from);
+            sums[lane]
+                .wrapping_add(first * i32::from(low))
+                .wrapping_add(second * i32::from(high))
+        })
+    }
+
+    #[inline(always)]
+    #[expect(clippy::cast_precision_loss, reason = "rounding to f32 is what is asked for")]
+    unsafe fn to_floats(sums: Self::Sums) -> Self {
+        Self(sums.map(|sum| sum as f32))
+    }
+
+    #[inline(always)]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "saturating to 16 bits is what is asked for"
+    )]
+    unsafe fn store_rounded(self, target: *mut i16) {
+        let rounded = self.0.map(|value| value.round_ties_even() as i16);
+        // SAFETY: the caller promises 16 writable integers.
+        unsafe { target.cast::<[i16; LANES]>().write_unaligned(rounded) };
     }
 }

@@ -11,12 +11,12 @@ use super::lanes::LANES;
 use super::lanes::Lanes;
 use super::layer_norm::LayerNorm;
 use super::math;
-use super::packed::PackedLinear;
+use super::packed::{Arithmetic, PackedLinear, Panels};
 use super::portable::Portable;
 use super::rotary::Rotary;
 
 /// Deterministic values in [-1, 1).
-fn noise(seed: u64) -> impl FnMut() -> f32 {
+pub(super) fn noise(seed: u64) -> impl FnMut() -> f32 {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     move || {
         state ^= state << 13;
@@ -26,7 +26,7 @@ fn noise(seed: u64) -> impl FnMut() -> f32 {
     }
 }
 
-fn filled(len: usize, mut next: impl FnMut() -> f32) -> Buffer {
+pub(super) fn filled(len: usize, mut next: impl FnMut() -> f32) -> Buffer {
     let mut buffer = Buffer::zeroed(len).unwrap();
     buffer.values_mut().fill_with(&mut next);
     buffer
@@ -38,7 +38,7 @@ fn copied(buffer: &Buffer) -> Buffer {
     copy
 }
 
-fn bits(values: &[f32]) -> Vec<u32> {
+pub(super) fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
@@ -116,7 +116,7 @@ impl Product {
         let mut next = noise(seed);
         let weights: Vec<Vec<f32>> = (0..columns).map(|_| (0..k).map(|_| next()).collect()).collect();
         let bias: Vec<f32> = (0..columns).map(|_| next()).collect();
-        let mut layer = PackedLinear::zeroed(k, columns).unwrap();
+        let mut layer = PackedLinear::zeroed(k, columns, Arithmetic::F32).unwrap();
         for (column, (weights, &bias)) in weights.iter().zip(&bias).enumerate() {
             layer.set_output(column, weights, bias, 1.0, |input| input);
         }
@@ -140,7 +140,10 @@ impl Product {
             a_stride: self.k,
             rows: self.rows,
             k: self.k,
-            panels: self.layer.panels().as_ptr(),
+            panels: match self.layer.panels() {
+                Panels::Floats(panels) => panels.values().as_ptr(),
+                Panels::Pairs { .. } => unreachable!("the layer is of floats"),
+            },
             panel_stride: self.k * LANES,
             panel_count: width / LANES,
             bias: self.layer.bias().as_ptr(),

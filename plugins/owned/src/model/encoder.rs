@@ -44,6 +44,8 @@ pub struct Shape {
     pub norms_inputs: bool,
     /// Whether the feed-forward block is gated.
     pub gated: bool,
+    /// Whether layers multiply integers.
+    pub integers: bool,
 }
 
 impl Shape {
@@ -57,6 +59,14 @@ impl Shape {
     #[must_use]
     pub const fn qkv_stride(&self) -> usize {
         (self.heads + 2 * self.kv_heads) * self.head_stride
+    }
+
+    /// The widest input of a layer.
+    #[must_use]
+    pub fn widest_input(&self) -> usize {
+        self.hidden_stride
+            .max(self.heads_stride())
+            .max(self.intermediate_stride)
     }
 
     /// Where value `index` of the heads' outputs stands when heads begin `head_stride` apart.
@@ -260,9 +270,14 @@ impl Encoder {
                 }
                 None => views.stream,
             };
-            for part in [&heads, &keys, &values] {
+            let mine = [panels(&heads), panels(&keys), panels(&values)];
+            // A rank that has all heads computes them at once: queries, keys and values are neighbours.
+            let all = mine[0].start..mine[2].end;
+            let whole = [all.clone()];
+            let at_once = all.len() == shape.qkv_stride() / LANES;
+            for part in if at_once { &whole[..] } else { &mine[..] } {
                 let none = After::Activate(Activation::None);
-                worker.linear((input, 0), &layer.qkv, panels(part), (views.qkv, 0, rows), none)?;
+                worker.linear((input, 0), &layer.qkv, part.clone(), (views.qkv, 0, rows), none)?;
             }
             if let Some((query_norm, key_norm)) = &layer.head_norms {
                 for (part, norm) in [(&heads, query_norm), (&keys, key_norm)] {

@@ -14,7 +14,7 @@ use crate::artifact::safetensors::SafeTensors;
 use crate::error::Result;
 use crate::kernel::buffer::{Buffer, OutOfMemory};
 use crate::kernel::lanes::LANES;
-use crate::kernel::packed::PackedLinear;
+use crate::kernel::packed::{Arithmetic, PackedLinear};
 use crate::kernel::rotary::Rotary;
 
 /// What follows an encoder's last layer.
@@ -34,7 +34,8 @@ pub struct LoadedEncoder {
     pub unused: Vec<String>,
 }
 
-/// Loads an encoder for items of up to `max_tokens` tokens.
+/// Loads an encoder for items of up to `max_tokens` tokens, whose layers are computed as said. What follows pooling is
+/// computed in f32.
 ///
 /// # Errors
 /// [`crate::error::OwnedError`]: a tensor that is missing, mis-shaped, mistyped or not finite; read errors; out of
@@ -43,7 +44,7 @@ pub fn load(
     blueprint: &Blueprint,
     output: &Output,
     weights: &Path,
-    max_tokens: usize,
+    (max_tokens, arithmetic): (usize, Arithmetic),
     progress: Progress<'_>,
 ) -> Result<LoadedEncoder> {
     let tensors = SafeTensors::open(weights)?;
@@ -65,7 +66,7 @@ pub fn load(
     }
     let unused = plan.unused(&tensors, prefix, blueprint.left_over);
     let mut reader = Reader::new(tensors, prefix, (0, total), &mut *progress);
-    let shape = shape(blueprint, output);
+    let shape = shape(blueprint, output, arithmetic);
     let hidden = blueprint.hidden;
 
     let embedding = &blueprint.embedding;
@@ -150,7 +151,7 @@ fn named(table: &str) -> String {
     format!("{table}.weight")
 }
 
-fn shape(blueprint: &Blueprint, output: &Output) -> Shape {
+fn shape(blueprint: &Blueprint, output: &Output, arithmetic: Arithmetic) -> Shape {
     let widest = output
         .steps
         .iter()
@@ -170,6 +171,7 @@ fn shape(blueprint: &Blueprint, output: &Output) -> Shape {
             layer.attention_in.is_some() || layer.feed_in.is_some() || matches!(layer.feed_join, Join::SumOfNorm(_))
         }),
         gated: blueprint.layers.iter().any(|layer| layer.gate.is_some()),
+        integers: arithmetic == Arithmetic::S16,
     }
 }
 
@@ -250,11 +252,16 @@ fn read_layer(
     rotary: Option<usize>,
 ) -> Result<LayerWeights> {
     let (hidden, intermediate) = (blueprint.hidden, blueprint.intermediate);
+    let arithmetic = if shape.integers {
+        Arithmetic::S16
+    } else {
+        Arithmetic::F32
+    };
     let (heads, kv_heads, width) = (blueprint.heads, blueprint.kv_heads, blueprint.head_width);
     // A head that is normalised after its projection gets the factor there.
     let normed_after = layer.head_norms.is_some();
     let query_factor = if normed_after { 1.0 } else { blueprint.query_factor };
-    let mut qkv = PackedLinear::zeroed(shape.hidden_stride, shape.qkv_stride())?;
+    let mut qkv = PackedLinear::zeroed(shape.hidden_stride, shape.qkv_stride(), arithmetic)?;
     let parts = [
         (&layer.query, heads, 0, query_factor),
         (&layer.key, kv_heads, heads, 1.0),
@@ -271,7 +278,7 @@ fn read_layer(
             reader.norm(key, width, 1.0)?,
         )),
     };
-    let mut attention_out = PackedLinear::zeroed(shape.heads_stride(), hidden)?;
+    let mut attention_out = PackedLinear::zeroed(shape.heads_stride(), hidden, arithmetic)?;
     let sizes = (hidden, heads * width);
     let place = |input| shape.head_place(input);
     reader.linear(
@@ -283,7 +290,7 @@ fn read_layer(
         place,
     )?;
     let mut plain = |linear, (outputs, inputs): (usize, usize), stride| -> Result<PackedLinear> {
-        let mut layer = PackedLinear::zeroed(stride, outputs)?;
+        let mut layer = PackedLinear::zeroed(stride, outputs, arithmetic)?;
         reader.linear(
             linear,
             (outputs, inputs),
@@ -318,7 +325,7 @@ fn read_layer(
 }
 
 fn read_step(reader: &mut Reader<'_>, step: &Step) -> Result<StepWeights> {
-    let mut linear = PackedLinear::zeroed(step.inputs, step.outputs)?;
+    let mut linear = PackedLinear::zeroed(step.inputs, step.outputs, Arithmetic::F32)?;
     let sizes = (step.outputs, step.inputs);
     reader.linear(&step.linear, sizes, &mut linear, 1.0, |output| output, |input| input)?;
     Ok(StepWeights {

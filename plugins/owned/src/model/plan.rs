@@ -6,6 +6,8 @@ use std::ops::Range;
 
 /// Rows that one rank takes at once in bulk: enough to reuse weights, few enough for the caches.
 const GROUP_ROWS: usize = 256;
+/// Rows of the last groups in bulk: ranks that run dry wait for no more than such a one.
+const LAST_GROUP_ROWS: usize = 64;
 /// Below this many rows per rank the weights are better read once, by all ranks together.
 const LEAST_ROWS_PER_RANK: usize = 48;
 
@@ -52,13 +54,11 @@ impl Plan {
     pub fn new(items: Vec<Item>, ranks: usize) -> Self {
         let rows: usize = items.iter().map(|item| item.tokens.len()).sum();
         let longest = items.iter().map(|item| item.tokens.len()).max().unwrap_or(0);
-        let rounds = rows.div_ceil(ranks * GROUP_ROWS).max(1);
-        let groups = spread(items, ranks * rounds);
         let uneven = longest * ranks * 2 > rows * 3 && longest > LEAST_ROWS_PER_RANK;
         if ranks > 1 && (rows < ranks * LEAST_ROWS_PER_RANK || uneven) {
-            Self::Together(merge(groups))
+            Self::Together(merge(guided(items, 1)))
         } else {
-            Self::Apart(groups)
+            Self::Apart(guided(items, ranks))
         }
     }
 
@@ -79,16 +79,28 @@ impl Plan {
     }
 }
 
-/// Longest first, each to the group with the fewest rows.
-fn spread(mut items: Vec<Item>, count: usize) -> Vec<Group> {
+/// Longest first, in groups that become smaller towards the end (guided self-scheduling), so that ranks which take one
+/// after the other finish at about the same time.
+fn guided(mut items: Vec<Item>, ranks: usize) -> Vec<Group> {
     items.sort_by_key(|item| std::cmp::Reverse(item.tokens.len()));
-    let mut groups = vec![Group::default(); count];
+    let mut left: usize = items.iter().map(|item| item.tokens.len()).sum();
+    let mut groups = Vec::new();
+    let mut group = Group::default();
+    let target = |left: usize| match ranks {
+        1 => GROUP_ROWS,
+        _ => (left / (2 * ranks)).clamp(LAST_GROUP_ROWS, GROUP_ROWS),
+    };
+    let mut most = target(left);
     for item in items {
-        if let Some(group) = groups.iter_mut().min_by_key(|group| group.rows) {
-            group.push(item);
+        let rows = item.tokens.len();
+        if group.rows > 0 && group.rows + rows > most {
+            left -= group.rows;
+            groups.push(std::mem::take(&mut group));
+            most = target(left);
         }
+        group.push(item);
     }
-    groups.retain(|group| !group.items.is_empty());
+    groups.extend(Some(group).filter(|group| group.rows > 0));
     groups
 }
 
@@ -133,6 +145,12 @@ mod tests {
         assert!(matches!(Plan::new(items(&[16]), 1), Plan::Apart(_)));
         assert!(matches!(Plan::new(items(&[128]), 2), Plan::Together(_)));
         assert!(matches!(Plan::new(items(&[256; 12]), 2), Plan::Apart(groups) if groups.len() == 12));
+        let Plan::Apart(groups) = Plan::new(items(&[16; 192]), 2) else {
+            panic!("bulk is computed apart");
+        };
+        let rows: Vec<usize> = groups.iter().map(|group| group.rows).collect();
+        assert_eq!((rows[0], rows[rows.len() - 1]), (GROUP_ROWS, LAST_GROUP_ROWS));
+        assert!(rows.is_sorted_by(|before, after| before >= after), "{rows:?}");
     }
 
     proptest! {

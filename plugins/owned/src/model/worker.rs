@@ -13,7 +13,8 @@ use crate::kernel::gemm::{Epilogue, Gemm};
 use crate::kernel::isa::Kernels;
 use crate::kernel::lanes::LANES;
 use crate::kernel::layer_norm::LayerNorm;
-use crate::kernel::packed::PackedLinear;
+use crate::kernel::packed::{PackedLinear, Panels};
+use crate::kernel::pairs::{PairGemm, Rows, blocks};
 use crate::thread::Stopped;
 use crate::thread::barrier::Barrier;
 use crate::thread::gate::Gate;
@@ -191,6 +192,21 @@ impl<'c> Worker<'c> {
         for first in (0..rows).step_by(BLOCK_ROWS) {
             let block = BLOCK_ROWS.min(rows - first);
             let step = (budget / per_panel(block)).max(1).next_multiple_of(2);
+            if let Panels::Pairs { .. } = layer.panels() {
+                assert!(k <= self.views.integer_width);
+                // SAFETY: the rows lie inside the input (asserted above); the scratch, this rank's alone, has room for a
+                // block of rows of that width.
+                unsafe {
+                    self.crew.kernels.quantise(&Rows {
+                        input: input.at(input_row + first, 0),
+                        stride: input.stride,
+                        rows: block,
+                        width: k,
+                        out: self.views.integers.cast(),
+                        scales: self.views.integer_scales,
+                    });
+                }
+            }
             for panel in panels.clone().step_by(step) {
                 let count = step.min(panels.end - panel);
                 let column = panel * LANES;
@@ -205,22 +221,39 @@ impl<'c> Worker<'c> {
                         stride: source.stride,
                     },
                 };
+                let (bias, out_first) = (layer.bias()[column..].as_ptr(), out.at(out_row + first, column));
                 // SAFETY: rows and columns lie inside the matrices (asserted above), the panels inside the layer;
-                // the caller promises the absence of races.
+                // quantised rows were written above into scratch that is this rank's; the caller promises the absence
+                // of races.
                 unsafe {
-                    self.crew.kernels.gemm(&Gemm {
-                        a: input.at(input_row + first, 0),
-                        a_stride: input.stride,
-                        rows: block,
-                        k,
-                        panels: layer.panels()[column * k..].as_ptr(),
-                        panel_stride: k * LANES,
-                        panel_count: count,
-                        bias: layer.bias()[column..].as_ptr(),
-                        out: out.at(out_row + first, column),
-                        out_stride: out.stride,
-                        epilogue,
-                    });
+                    match layer.panels() {
+                        Panels::Floats(panels) => self.crew.kernels.gemm(&Gemm {
+                            a: input.at(input_row + first, 0),
+                            a_stride: input.stride,
+                            rows: block,
+                            k,
+                            panels: panels.values()[column * k..].as_ptr(),
+                            panel_stride: k * LANES,
+                            panel_count: count,
+                            bias,
+                            out: out_first,
+                            out_stride: out.stride,
+                            epilogue,
+                        }),
+                        Panels::Pairs { integers, scales } => self.crew.kernels.pair_gemm(&PairGemm {
+                            a: self.views.integers.cast(),
+                            a_scales: self.views.integer_scales,
+                            rows: block,
+                            k,
+                            panels: integers.integers()[column * k..].as_ptr(),
+                            panel_scales: scales.values()[column * blocks(k)..].as_ptr(),
+                            panel_count: count,
+                            bias,
+                            out: out_first,
+                            out_stride: out.stride,
+                            epilogue,
+                        }),
+                    }
                 }
                 self.worked(per_panel(block) * count)?;
             }

@@ -6,6 +6,7 @@
 use super::encoder::Shape;
 use crate::kernel::attention;
 use crate::kernel::buffer::{Buffer, OutOfMemory};
+use crate::kernel::pairs;
 
 /// Rows of a feed-forward block: its inner activations stay in the second-level cache.
 pub const BLOCK_ROWS: usize = 96;
@@ -72,7 +73,13 @@ pub struct Views {
     pub value_panels: *mut f32,
     /// Scores of a few rows, private.
     pub scores: *mut f32,
-    /// Tokens that the three have room for.
+    /// Quantised rows of a block, private; of no room where nothing is quantised.
+    pub integers: *mut f32,
+    /// Their scales, private.
+    pub integer_scales: *mut f32,
+    /// How wide such a row may be.
+    pub integer_width: usize,
+    /// Tokens that keys, values and scores have room for.
     pub longest: usize,
     /// Queries, keys and values side by side, shared: `[rows][(heads + 2 × kv heads) × width]`.
     pub qkv: Matrix,
@@ -113,6 +120,8 @@ pub struct Workspace {
     key_panels: Buffer,
     value_panels: Buffer,
     scores: Buffer,
+    integers: Buffer,
+    integer_scales: Buffer,
     qkv: Buffer,
     context: Buffer,
     sum: Buffer,
@@ -155,6 +164,11 @@ impl Workspace {
         )?;
         grow(&mut self.scores, attention::score_len(longest))?;
         self.longest = self.longest.max(longest);
+        if shape.integers {
+            let width = shape.widest_input();
+            grow(&mut self.integers, BLOCK_ROWS * width / 2)?;
+            grow(&mut self.integer_scales, BLOCK_ROWS * pairs::blocks(width))?;
+        }
         Ok(())
     }
 
@@ -186,6 +200,9 @@ impl Workspace {
             key_panels: self.key_panels.values_mut().as_mut_ptr(),
             value_panels: self.value_panels.values_mut().as_mut_ptr(),
             scores: self.scores.values_mut().as_mut_ptr(),
+            integers: self.integers.values_mut().as_mut_ptr(),
+            integer_scales: self.integer_scales.values_mut().as_mut_ptr(),
+            integer_width: if shape.integers { shape.widest_input() } else { 0 },
             longest: self.longest,
             qkv: Matrix::of(&mut self.qkv, shape.qkv_stride()),
             context: Matrix::of(&mut self.context, shape.heads_stride()),
@@ -206,6 +223,8 @@ impl Workspace {
             &self.key_panels,
             &self.value_panels,
             &self.scores,
+            &self.integers,
+            &self.integer_scales,
             &self.qkv,
             &self.context,
             &self.sum,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use synapse_owned::artifact::ArtifactFiles;
 use synapse_owned::artifact::modules::Pooling;
-use synapse_owned::engine::{Batch, CallControl, Engine, LoadSettings, Model, Task};
+use synapse_owned::engine::{Arithmetic, Batch, CallControl, Engine, LoadSettings, Model, Task};
 use synapse_owned::error::Result;
 
 /// The length of the MiniLM weights file.
@@ -37,6 +37,7 @@ pub fn skip(why: &str) {
 pub fn settings(pooling: Pooling, max_tokens: usize) -> LoadSettings {
     LoadSettings {
         task: Task::Embed(pooling),
+        arithmetic: Arithmetic::F32,
         max_tokens,
         max_batch: 1_000,
         max_batch_tokens: 1_000_000,
