@@ -81,3 +81,22 @@ pub fn backend() -> Result<&'static LlamaBackend, Error> {
     made.as_ref()
         .map_err(|error| Error::internal(format!("llama.cpp did not start: {error}")))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The floor names what the kernels were compiled for; where all of it is met the backend starts.
+    #[test]
+    fn the_floor_decides_whether_the_backend_starts() {
+        let floor = environment().unwrap().floor;
+        if cfg!(target_arch = "x86_64") {
+            for name in ["cpu.avx2", "cpu.f16c", "cpu.fma"] {
+                assert!(floor.iter().any(|item| item.name == name), "{name}");
+            }
+        }
+        assert!(floor.iter().all(|item| item.met == (item.found == "present")));
+        let started = start(log::tests::host().host());
+        assert_eq!(started.is_ok(), floor.iter().all(|item| item.met));
+    }
+}
