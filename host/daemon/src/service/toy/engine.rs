@@ -126,7 +126,8 @@ impl Engine for Toy {
         assert_eq!(std::fs::read(artifact.files()[0].path()).unwrap(), WEIGHTS);
         Ok(LoadedModel {
             model: ModelRef(u64::from(self.script.loads.fetch_add(1, Ordering::SeqCst))),
-            dims: if self.kind == EngineKind::Embed { 4 } else { 0 },
+            // Without vectors the number means nothing.
+            dims: if self.kind == EngineKind::Embed { 4 } else { 7 },
             max_tokens: config.max_tokens,
             max_concurrency: 2,
             memory_bytes: 1_000,
