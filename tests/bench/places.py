@@ -50,6 +50,12 @@ def model() -> pathlib.Path:
     return target
 
 
+def onnx() -> pathlib.Path | None:
+    """MiniLM as an ONNX graph: derived by `make setup-derived`, else the shared folder's, whose values are the same."""
+    derived = CACHE / "derived" / "all-minilm-l6-v2" / "model.onnx"
+    return derived if derived.exists() else shared("data/minilm/model.onnx")
+
+
 def target() -> pathlib.Path:
     """Cargo's target folder."""
     return pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target")

@@ -91,14 +91,14 @@ def foundation(options: argparse.Namespace, binaries: pathlib.Path, model: pathl
         f"The owned engine ran on {running[0].about['isa']}.",
         f"Written by `make bench` at scale {options.scale:g}; the ratio of one row is the median of the rounds' ratios.",
     )
-    if onnx := places.shared("data/minilm/model.onnx"):
+    if onnx := places.onnx():
         running.append(peers.onnxruntime(onnx))
         difference = peers.agree(*running, work["w2"][0])
         if difference > 1e-5:
             sys.exit(f"bench: the peers' vectors differ by {difference:.1e}: they do not run the same model")
         report.text(f"onnxruntime {running[1].about['version']}; the two vectors of a text differ by {difference:.1e}.")
     else:
-        report.text("onnxruntime: not measured, no model.onnx was found in shared/data/minilm beside the repository.")
+        report.text("onnxruntime: not measured, there is no model.onnx; run: make setup-derived")
     samples = measure(running, work, options.rounds)
     met = engine_tables(report, samples, [peer.name for peer in running])
     if options.skip_daemon:

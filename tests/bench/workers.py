@@ -25,7 +25,7 @@ SMALL_CALLS, LARGE_CALLS = 200, 1
 def bundles(model: pathlib.Path) -> dict[str, list]:
     """The arguments of each bundle that can be measured here: format and files by role."""
     found = {"owned": ["safetensors", f"config={model / 'config.json'}", f"weights={model / 'model.safetensors'}"]}
-    if onnx := places.shared("data/minilm/model.onnx"):
+    if onnx := places.onnx():
         found["ort"] = ["onnx", f"weights={onnx}"]
     return found
 
@@ -72,7 +72,7 @@ def measure(report: Report, binaries: pathlib.Path, model: pathlib.Path, rounds:
         rows,
     )
     if "ort" not in bundles(model):
-        report.text("ort: not measured, no model.onnx was found in shared/data/minilm beside the repository.")
+        report.text("ort: not measured, there is no model.onnx; run: make setup-derived")
     return met
 
 
