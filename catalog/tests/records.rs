@@ -54,7 +54,8 @@ fn the_default_model() {
     ];
     assert_eq!(paths, expected);
     let lanes: Vec<String> = catalog.lanes(&record.id).iter().map(|row| row.lane_name()).collect();
-    let expected = ["@owned:f32", "@ort:f32", "@llama-cpp:f16"].map(|lane| format!("{}{lane}", record.id));
+    let expected =
+        ["@owned:f32", "@owned:s16", "@ort:f32", "@llama-cpp:f16"].map(|lane| format!("{}{lane}", record.id));
     assert_eq!(lanes, expected, "the first is the default");
     for (format, quant) in [("onnx", "f32"), ("gguf", "f16")] {
         let form = record.format(format, quant).expect("a derived form");
@@ -343,8 +344,14 @@ fn renamed(id: &str) -> String {
     MINILM.replace("id = \"all-minilm-l6-v2\"", &format!("id = \"{id}\""))
 }
 
+/// The first row of [`OWNED`], as a file.
+fn one_row() -> &'static str {
+    let second = OWNED.match_indices("[[row]]").nth(1).expect("two rows").0;
+    &OWNED[..second]
+}
+
 fn row_of(model: &str) -> String {
-    OWNED.replace("model = \"all-minilm-l6-v2\"", &format!("model = \"{model}\""))
+    one_row().replace("model = \"all-minilm-l6-v2\"", &format!("model = \"{model}\""))
 }
 
 #[test]
@@ -392,7 +399,7 @@ fn refusals_take_nothing_else_with_them() {
     operator.write("models/c-builtin.toml", MINILM);
     operator.write("models/d-bytes.toml", "\u{0}");
     operator.write("envelopes/e-unknown.toml", &row_of("nobody"));
-    operator.write("envelopes/f-lane-twice.toml", OWNED);
+    operator.write("envelopes/f-lane-twice.toml", one_row());
     operator.write(
         "envelopes/g-context.toml",
         &row_of("good").replace("max_tokens = 512", "max_tokens = 513"),
@@ -429,7 +436,7 @@ fn bundles_are_namespaced() {
     let foreign_record = files.write("plain.toml", &renamed("plain"));
     let foreign_row = files.write(
         "builtin-row.toml",
-        &OWNED.replace("engine = \"owned\"", "engine = \"acme\""),
+        &one_row().replace("engine = \"owned\"", "engine = \"acme\""),
     );
     let prefix_only = files.write("prefix.toml", &renamed("acme-two/m"));
     let missing = files.dir.path().join("missing.toml");
@@ -519,8 +526,8 @@ fn selectors_take_their_lanes() {
             .map(|row| row.variant.clone())
             .collect()
     };
-    assert_eq!(names("all-minilm-l6-v2"), ["f32", "f32", "f16", "f32-short"]);
-    assert_eq!(names("all-minilm-l6-v2@owned"), ["f32", "f32-short"]);
+    assert_eq!(names("all-minilm-l6-v2"), ["f32", "s16", "f32", "f16", "f32-short"]);
+    assert_eq!(names("all-minilm-l6-v2@owned"), ["f32", "s16", "f32-short"]);
     assert_eq!(names("all-minilm-l6-v2@owned:f32-short"), ["f32-short"]);
     assert_eq!(names("all-minilm-l6-v2@owned:f16"), Vec::<String>::new());
     assert_eq!(names("all-minilm-l6-v2@ort"), ["f32"]);

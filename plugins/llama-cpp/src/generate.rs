@@ -30,8 +30,13 @@ pub struct Decoder {
     can_end: bool,
 }
 
+/// Whether llama.cpp's flash attention computes: `on` or `off`, which is the default. The catalog's row says it.
+const FLASH_ATTENTION: &str = "flash_attention";
+
 impl Generator for Generate {
     type Model = Decoder;
+
+    const EXTRA_KEYS: &'static [&'static str] = &[FLASH_ATTENTION];
 
     fn load(
         &self,
@@ -39,6 +44,7 @@ impl Generator for Generate {
         artifact: Artifact<'_>,
         config: RuntimeConfig<'_>,
     ) -> Result<Loaded<Decoder>, Error> {
+        let flash_attention = flash_attention(&config)?;
         let file = model::load(call, artifact, config)?;
         let vocabulary = file.model.vocab();
         let can_end = vocabulary.tokens().any(|token| vocabulary.is_eog(token));
@@ -47,6 +53,7 @@ impl Generator for Generate {
             tokens: self.0.unwrap_or(tokens),
             block: Some(PROMPT_BLOCK),
             pooling: None,
+            flash_attention,
         };
         let seat = Seat::new(file.model, shape, threads(call))?;
         let memory = file.bytes + seat.context_bytes();
@@ -79,6 +86,16 @@ impl Generator for Generate {
             generated_tokens: generated,
             finish,
         })
+    }
+}
+
+fn flash_attention(config: &RuntimeConfig<'_>) -> Result<bool, Error> {
+    match config.extra(FLASH_ATTENTION) {
+        None | Some("off") => Ok(false),
+        Some("on") => Ok(true),
+        Some(other) => Err(Error::config_invalid(format!(
+            "`{FLASH_ATTENTION}` is {other:?}, expected `on` or `off`"
+        ))),
     }
 }
 

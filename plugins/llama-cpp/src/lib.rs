@@ -18,7 +18,8 @@
 //!
 //! # Numbers
 //! Every sequence is a batch of its own, so that an item alone and in company are the same computation. For vectors and
-//! scores attention is computed in f32; for generation it is llama.cpp's flash attention over keys and values in f16.
+//! scores attention is computed in f32; for generation keys and values are f16, and the catalog's row says whether
+//! llama.cpp's flash attention computes.
 //! The dtype `f32` is a label: weights stay as the file stores them, activations are converted to what the kernel of
 //! that storage takes, and GELU is a table of f16 values; no claim of exact f32 is made.
 
@@ -56,7 +57,7 @@ const FAULT_CONTEXT: &str = "fault_context_tokens";
 pub fn plugin() -> Plugin {
     let identity = Identity::new("llama-cpp", NUMERIC_VERSION)
         .build_flag(DEVICE)
-        .build_flag("generate-flash-attention-kv-f16")
+        .build_flag("generate-kv-f16")
         .build_flag("pooled-attention-f32");
     let keys: &[&str] = if cfg!(debug_assertions) { &[FAULT_CONTEXT] } else { &[] };
     let quantum = |support: Support| support.preempt(Preempt::QUANTUM);

@@ -38,6 +38,9 @@ pub struct Shape {
     pub block: Option<u32>,
     /// How hidden states become one vector, where vectors are wanted.
     pub pooling: Option<LlamaPoolingType>,
+    /// Whether a text is generated with llama.cpp's flash attention. Never for vectors: it rounds keys and values to
+    /// f16, which costs a vector three digits.
+    pub flash_attention: bool,
 }
 
 impl Shape {
@@ -48,6 +51,7 @@ impl Shape {
             tokens,
             block: None,
             pooling: Some(pooling),
+            flash_attention: false,
         }
     }
 
@@ -69,20 +73,20 @@ impl Shape {
             .with_n_threads(threads)
             .with_n_threads_batch(threads)
             .with_no_perf(true);
+        let params = params.with_flash_attention_policy(if self.flash_attention {
+            llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_ENABLED
+        } else {
+            llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_DISABLED
+        });
         match self.pooling {
-            // llama.cpp's flash attention rounds keys and values to f16, which costs a vector three digits.
             Some(pooling) => params
                 .with_embeddings(true)
                 .with_pooling_type(pooling)
-                .with_flash_attention_policy(llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_DISABLED)
                 .with_type_k(KvCacheType::F32)
                 .with_type_v(KvCacheType::F32),
             // What llama.cpp does by itself, so that a text is the one that its other users see. Four-bit weights
             // round so much that f32 here is no nearer to the truth, only another text.
-            None => params
-                .with_flash_attention_policy(llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_ENABLED)
-                .with_type_k(KvCacheType::F16)
-                .with_type_v(KvCacheType::F16),
+            None => params.with_type_k(KvCacheType::F16).with_type_v(KvCacheType::F16),
         }
     }
 }

@@ -6,7 +6,9 @@ use std::path::Path;
 use synapse_plugin_sdk::api::ErrorCode;
 use synapse_plugin_sdk::testing::FakeCall;
 
-use crate::ground::{config, embedder, fixture, generate, generator, json, load, options, reranker, shared, weights};
+use crate::ground::{
+    config, embedder, fixture, generate, generation, generator, json, load, options, reranker, shared, weights,
+};
 
 /// Every GGUF file of the zoo's bad folder meets its manifest's verdict, though no host stands before the engine here:
 /// llama.cpp refuses what it can see, and names tensor, architecture or key; what it loads is served or ends in a
@@ -26,7 +28,7 @@ fn bad_files_meet_their_verdict() {
         };
         let (name, verdict) = (entry["name"].as_str().unwrap(), entry["verdict"].as_str().unwrap());
         seen += 1;
-        let loaded = load!(engine, &folder.join(file), config("none", 16));
+        let loaded = load!(engine, &folder.join(file), generation(16));
         match (verdict, loaded) {
             ("reject" | "reject-preferred", Err(error)) => {
                 assert_eq!(error.code, ErrorCode::ARTIFACT_INVALID, "{name}: {}", error.message);
@@ -79,7 +81,7 @@ fn a_file_that_is_no_gguf_is_refused_by_every_engine() {
             let errors = [
                 load!(embedder(), file, config("mean", 128)).unwrap_err(),
                 load!(reranker(), file, config("none", 128)).unwrap_err(),
-                load!(generator(), file, config("none", 128)).unwrap_err(),
+                load!(generator(), file, generation(128)).unwrap_err(),
             ];
             for error in errors {
                 assert_eq!(error.code, ErrorCode::ARTIFACT_INVALID, "{name}");
@@ -91,7 +93,7 @@ fn a_file_that_is_no_gguf_is_refused_by_every_engine() {
         let files = weights(&file);
         std::fs::remove_file(&file).unwrap();
         let call = FakeCall::new(1);
-        let gone = generator().load(&call.context(), &files, &config("none", 128));
+        let gone = generator().load(&call.context(), &files, &generation(128));
         assert_eq!(gone.into_result().unwrap_err().code, ErrorCode::ARTIFACT_INVALID);
     }
     std::fs::remove_dir_all(&folder).unwrap();

@@ -1,14 +1,16 @@
 //! Generation at its limits: how it ends, what it may write, what it refuses.
 
-use synapse_plugin_sdk::api::{ErrorCode, FinishReason, GenerateEngineObject, GenerateOptions, KeyValue, LoadedModel};
+use synapse_plugin_sdk::api::{
+    ErrorCode, FinishReason, GenerateEngineObject, GenerateOptions, KeyValue, LoadedModel, RuntimeConfig,
+};
 use synapse_plugin_sdk::testing::{Collected, FakeCall};
 
 use crate::encoding::texts;
-use crate::ground::{config, fixture, generate, generate_under, generator, load, options};
+use crate::ground::{config, embedder, fixture, generate, generate_under, generation, generator, load, options};
 
 fn llama() -> (GenerateEngineObject, LoadedModel) {
     let engine = generator();
-    let loaded = load!(engine, &fixture("llama-generate"), config("none", 128)).unwrap();
+    let loaded = load!(engine, &fixture("llama-generate"), generation(128)).unwrap();
     (engine, loaded)
 }
 
@@ -88,7 +90,7 @@ fn an_end_token_ends_it() {
 #[test]
 fn the_context_is_what_was_asked_for() {
     let engine = generator();
-    let loaded = load!(engine, &fixture("llama-generate"), config("none", 100)).unwrap();
+    let loaded = load!(engine, &fixture("llama-generate"), generation(100)).unwrap();
     let code = |prompt: &[i32], wanted| {
         let done = generate(&engine, &loaded, prompt, &options(wanted));
         done.map(|given| given.done.prompt_tokens).map_err(|error| error.code)
@@ -159,4 +161,25 @@ fn unknown_options_are_refused_by_name() {
     let error = generate(&engine, &loaded, &A, &wanted).err().expect("refused");
     assert_eq!(error.code, ErrorCode::CONFIG_INVALID);
     assert!(error.message.contains("mirostat"), "{}", error.message);
+}
+
+/// The catalog's row says whether flash attention computes; an engine without a word of it does not use it.
+#[test]
+fn flash_attention_is_the_rows_word() {
+    let with = |word: &str| RuntimeConfig {
+        extra: vec![KeyValue::new("flash_attention", word)].into(),
+        ..config("none", 128)
+    };
+    for sound in [config("none", 128), with("on"), with("off")] {
+        load!(generator(), &fixture("llama-generate"), sound).unwrap();
+    }
+    let error = load!(generator(), &fixture("llama-generate"), with("auto")).unwrap_err();
+    assert_eq!(error.code, ErrorCode::CONFIG_INVALID);
+    assert!(error.message.contains("flash_attention"), "{}", error.message);
+    let error = load!(embedder(), &fixture("bert-embed"), with("on")).unwrap_err();
+    assert_eq!(
+        error.code,
+        ErrorCode::CONFIG_INVALID,
+        "vectors are never computed with it"
+    );
 }

@@ -8,7 +8,7 @@ use std::io::Write;
 use synapse_llama_cpp::NUMERIC_VERSION;
 
 use crate::encoding::texts;
-use crate::ground::{config, embed, embedder, fixture, generate, generator, load, options};
+use crate::ground::{config, embed, embedder, fixture, generate, generation, generator, load, options};
 
 /// (architecture, numeric version, FNV-1a over the bits of every value).
 const GOLDEN: [(&str, &str, u64); 1] = [("x86_64", "0.1.161-1", 0x9bc9_2879_a8f9_3438)];
@@ -27,7 +27,7 @@ fn bits_change_only_with_the_numeric_version() {
     let loaded = load!(engine, &fixture("bert-embed"), config("mean", 128)).unwrap();
     let vectors = embed(&engine, &loaded, &texts(&[1, 2, 7, 33, 64, 128]), 2).concat();
     let engine = generator();
-    let loaded = load!(engine, &fixture("llama-generate"), config("none", 128)).unwrap();
+    let loaded = load!(engine, &fixture("llama-generate"), generation(128)).unwrap();
     let mut tokens = Vec::new();
     for prompt in texts(&[1, 9, 70]) {
         tokens.extend(generate(&engine, &loaded, &prompt, &options(24)).unwrap().ids);

@@ -6,11 +6,11 @@ use synapse_plugin_sdk::api::{
     EngineError, ErrorCode, FinishReason, GenerateEngineObject, GenerateOptions, LoadedModel,
 };
 
-use crate::ground::{Output, config, fixture, generate, generator, load, options};
+use crate::ground::{Output, fixture, generate, generation, generator, load, options};
 
 fn llama() -> (GenerateEngineObject, LoadedModel) {
     let engine = generator();
-    let loaded = load!(engine, &fixture("llama-generate"), config("none", 128)).unwrap();
+    let loaded = load!(engine, &fixture("llama-generate"), generation(128)).unwrap();
     (engine, loaded)
 }
 

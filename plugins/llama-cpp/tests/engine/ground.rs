@@ -7,8 +7,8 @@ use serde_json::Value;
 use synapse_llama_cpp::plugin;
 use synapse_plugin_sdk::api::abi_stable::std_types::{RSlice, RStr};
 use synapse_plugin_sdk::api::{
-    EmbedEngineObject, EngineError, GenerateEngineObject, GenerateOptions, Generated, LoadedModel, PairBatch, Prompt,
-    PromptKind, RerankEngineObject, RuntimeConfig, ScoresOut, TokenBatch, VectorsOut,
+    EmbedEngineObject, EngineError, GenerateEngineObject, GenerateOptions, Generated, KeyValue, LoadedModel, PairBatch,
+    Prompt, PromptKind, RerankEngineObject, RuntimeConfig, ScoresOut, TokenBatch, VectorsOut,
 };
 use synapse_plugin_sdk::testing::{Collected, FakeCall, FakeHost, artifact, runtime_config};
 
@@ -75,6 +75,14 @@ pub fn config(pooling: &str, max_tokens: u32) -> RuntimeConfig {
         pooling: pooling.into(),
         max_tokens,
         ..runtime_config("gguf", "f32")
+    }
+}
+
+/// Settings of a generator whose context is so many tokens, as the catalog's rows have them.
+pub fn generation(max_tokens: u32) -> RuntimeConfig {
+    RuntimeConfig {
+        extra: vec![KeyValue::new("flash_attention", "on")].into(),
+        ..config("none", max_tokens)
     }
 }
 

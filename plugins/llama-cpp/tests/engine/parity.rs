@@ -6,8 +6,8 @@ use serde_json::Value;
 use synapse_plugin_sdk::api::FinishReason;
 
 use crate::ground::{
-    Ids, cached, config, embed, embedder, generate, generator, json, json_lines, load, numbers, options, reranker,
-    score, shared,
+    Ids, cached, config, embed, embedder, generate, generation, generator, json, json_lines, load, numbers, options,
+    reranker, score, shared,
 };
 
 /// Embedders of the zoo and what llama.cpp may differ from float64: ten times what the zoo measured of llama.cpp. It
@@ -176,7 +176,7 @@ fn the_zoo_generators_give_the_oracles_tokens() {
     ] {
         let folder = data.join("zoo").join(name);
         let oracle = json(&folder.join("oracle.json"));
-        let loaded = load!(engine, &folder.join("model.gguf"), config("none", 128));
+        let loaded = load!(engine, &folder.join("model.gguf"), generation(128));
         let loaded = loaded.unwrap_or_else(|error| panic!("{name}: {}", error.message));
         let end = i32::try_from(oracle["eos_id"].as_i64().unwrap()).unwrap();
         let exact = oracle["items"].as_array().unwrap().iter();
@@ -221,7 +221,7 @@ fn smollm2_gives_the_oracles_tokens_up_to_its_first_near_tie() {
         return;
     };
     let engine = generator();
-    let loaded = load!(engine, &file, config("none", 2048)).unwrap();
+    let loaded = load!(engine, &file, generation(2048)).unwrap();
     let mut steps = 0;
     for item in json_lines(&data.join("oracle/gen.smollm2-135m-instruct-q4_1.jsonl")) {
         let prompt: Ids = numbers(&item["prompt_ids"]);

@@ -204,10 +204,11 @@ impl Recipe {
         let row = format!(
             "schema = 1\n[[row]]\nmodel = \"{}\"\nengine = \"{engine}\"\nengine_version = \">=0.1, <2\"\n\
              variant = \"f32\"\nformat = \"{}\"\nquant = \"f32\"\ndtype = \"f32\"\nmax_tokens = {tokens}\n\
-             max_batch = {batch}\nmax_batch_tokens = {}\nmax_sequences = 1\n",
+             max_batch = {batch}\nmax_batch_tokens = {}\nmax_sequences = 1\nflash_attention = {}\n",
             self.id,
             self.format,
-            batch * tokens
+            batch * tokens,
+            self.kind == "generate"
         );
         fs::write(catalog.join(format!("models/{}.toml", self.id)), record).expect("writes");
         fs::write(catalog.join(format!("envelopes/{}.toml", self.id)), row).expect("writes");
