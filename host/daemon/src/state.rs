@@ -14,8 +14,8 @@ use synapse_loader::{Bundle, Loader, LoaderConfig, LoaderError};
 use tokio::sync::Semaphore;
 
 use crate::config::Config;
-use crate::job::kept as batch_jobs;
 use crate::job::Jobs;
+use crate::job::kept as batch_jobs;
 use crate::lane::{Lanes, residency};
 use crate::models::{Installed, ModelStore, ModelStoreConfig, ModelsError};
 use crate::paths::DataDir;
