@@ -21,6 +21,7 @@
 //! - **Cancellation**: dropping the future of a call sends `request.cancel` for it.
 #![forbid(unsafe_code)]
 
+mod batch_job;
 mod client;
 mod connection;
 mod error;
@@ -28,6 +29,7 @@ mod job;
 mod operations;
 mod retry;
 
+pub use batch_job::{EmbeddedPage, PageRead};
 pub use client::{Client, Options, default_socket, surroundings};
 pub use error::ClientError;
 pub use job::JobWait;
@@ -37,7 +39,8 @@ pub use synapse_wire::API_VERSION;
 /// The types of the wire: every operation's params and results.
 pub use synapse_wire::client as wire;
 pub use synapse_wire::client::{
-    BatchItem, Class, EmbedBatchParams, EmbedQueryParams, Encoding, ErrorCode, JobState, JobView,
-    MicrollmOneshotParams, ModelsPullParams, PullSource, RerankScoreParams, Role, Text, TokenizeParams,
+    BatchItem, Class, EmbedBatchParams, EmbedJobOptions, EmbedQueryParams, Encoding, ErrorCode, JobCreateParams,
+    JobOperation, JobState, JobView, MicrollmOneshotParams, ModelsPullParams, PullSource, RerankScoreParams, Role,
+    Text, TokenizeParams,
 };
 pub use synapse_wire::socket::Surroundings;

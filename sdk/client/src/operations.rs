@@ -1,4 +1,4 @@
-//! One typed method per operation.
+//! One typed method per operation; those that fill and read large jobs stand in [`crate::batch_job`].
 //!
 //! No state. Each method is [`Client::call`] with its types; the embedding ones also ask for the client's encoding and
 //! decode the vectors, and those with several texts check that the reply has the request's shape.
@@ -10,9 +10,10 @@ use synapse_wire::client::{
     ModelStatusResult, ModelUnload, ModelUnloadResult, ModelsList, ModelsListParams, ModelsListResult, ModelsPull,
     ModelsPullParams, ModelsRemove, ModelsRemoveResult, PluginsList, PluginsListParams, PluginsListResult, RerankReply,
     RerankScore, RerankScoreParams, RerankScoreResult, ServerInfo, ServerInfoParams, ServerInfoResult, Stamp, Stamped,
-    TextTokenize, TokenizeParams, TokenizeResult, Vector,
+    TextTokenize, TokenizeParams, TokenizeResult,
 };
 
+use crate::batch_job::decode_vectors;
 use crate::client::Client;
 use crate::error::ClientError;
 
@@ -90,24 +91,7 @@ impl Embedded {
                 lengths[0], lengths[1], lengths[2]
             )));
         }
-        let dims = usize::try_from(reply.dims).unwrap_or(usize::MAX);
-        let decode = |vector: Vector| {
-            let values = vector
-                .into_values()
-                .map_err(|error| ClientError::Protocol(error.to_string()))?;
-            if values.len() == dims {
-                Ok(values)
-            } else {
-                Err(ClientError::Protocol(format!(
-                    "a vector has {} values, the reply says {dims}",
-                    values.len()
-                )))
-            }
-        };
-        let vectors = std::mem::take(&mut reply.vectors)
-            .into_iter()
-            .map(|vector| vector.map(decode).transpose())
-            .collect::<Result<_, _>>()?;
+        let vectors = decode_vectors(std::mem::take(&mut reply.vectors), reply.dims)?;
         Ok(Self { stamp, vectors, reply })
     }
 }

@@ -190,6 +190,18 @@ mod tests {
             ("unknown method", "org.example", 1, 0, busy(), None),
             ("restarting", "embed.query", 1, 0, absent(), ms(100)),
             ("restarting, changes", "models.remove", 2, 0, absent(), ms(200)),
+            (
+                "closed, an append is known again",
+                "job.append",
+                1,
+                0,
+                closed(),
+                ms(100),
+            ),
+            ("closed, so is a seal", "job.seal", 1, 0, closed(), ms(100)),
+            ("closed, a page is read", "job.result", 1, 0, closed(), ms(100)),
+            ("closed, a job may be open", "job.create", 1, 0, closed(), None),
+            ("closed, a job may end", "job.cancel", 1, 0, closed(), None),
             ("nonsense", "health", 1, 0, ClientError::Protocol(String::new()), None),
         ] {
             let wait = policy.next_wait(method, attempt, Duration::from_millis(elapsed), &error);

@@ -3,9 +3,11 @@
 //! Each test owns a socket in a folder of its own and plays the daemon's side line by line, so it decides what is
 //! answered, in which order, and when the connection ends. How a real daemon behaves is tested in `tests/it`.
 //!
-//! This file: the connection, retries, embedding and jobs. `scores_and_texts`: reranking and generation.
+//! This file: the connection, retries, embedding and jobs. `large_jobs`: inputs that are appended, and pages.
+//! `scores_and_texts`: reranking and generation.
 
 mod daemon;
+mod large_jobs;
 mod scores_and_texts;
 
 use std::time::Duration;
