@@ -107,6 +107,9 @@ Examples:
     /// List, fetch, load and remove models
     #[command(subcommand)]
     Models(Models),
+    /// List, show and cancel jobs: work that takes longer than one answer
+    #[command(subcommand)]
+    Jobs(Jobs),
     /// List and promote engine plugins
     #[command(subcommand)]
     Plugin(Plugin),
@@ -347,6 +350,25 @@ pub struct Pull {
     pub no_wait: bool,
 }
 
+/// `synapse jobs`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "Examples:\n  synapse jobs list\n  synapse jobs cancel job-3-12")]
+pub enum Jobs {
+    /// List the jobs that the daemon remembers, the newest first
+    #[command(visible_alias = "ls")]
+    List,
+    /// Show one job: its progress, or why it failed
+    Show {
+        /// The job's id
+        job: String,
+    },
+    /// Ask a job to stop; what it has done so far can still be read
+    Cancel {
+        /// The job's id
+        job: String,
+    },
+}
+
 /// `synapse plugin`.
 #[derive(Debug, Subcommand)]
 pub enum Plugin {
@@ -457,6 +479,9 @@ mod tests {
             &["models", "rm", "m"],
             &["models", "load", "m"],
             &["models", "unload", "m"],
+            &["jobs", "list"],
+            &["jobs", "show", "j"],
+            &["jobs", "cancel", "j"],
             &["plugin", "list"],
             &["plugin", "trust", "p"],
             &["status"],

@@ -28,7 +28,7 @@ mod tests {
     fn every_shell_has_a_script_that_knows_the_commands() {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish, Shell::Elvish, Shell::PowerShell] {
             let script = script(shell).unwrap();
-            for command in ["tokenize", "rerank", "generate", "doctor"] {
+            for command in ["tokenize", "rerank", "generate", "jobs", "doctor"] {
                 assert!(script.contains(command), "{shell}: {command}");
             }
         }

@@ -10,6 +10,7 @@ mod config;
 mod doctor;
 mod embed;
 mod generate;
+mod jobs;
 mod models;
 mod plugin;
 mod rerank;
@@ -33,6 +34,7 @@ pub fn run(arguments: Arguments, output: &mut Output) -> Result<(), CliError> {
         Command::Generate(generate) => client_side(generate::run(&global, generate, output)),
         Command::Tokenize(tokenize) => client_side(tokenize::run(&global, tokenize, output)),
         Command::Models(models) => client_side(models::run(&global, models, output)),
+        Command::Jobs(jobs) => client_side(jobs::run(&global, jobs, output)),
         Command::Plugin(plugin) => client_side(plugin::run(&global, plugin, output)),
         Command::Status => client_side(status::run(&global, output)),
         Command::Call(call) => client_side(call::run(&global, call, output)),
