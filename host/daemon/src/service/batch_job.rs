@@ -63,10 +63,11 @@ async fn run(daemon: Arc<Daemon>, row: JobRow, handle: JobHandle) -> Result<Opti
         return Err(ServiceError::cancelled());
     }
     match embed(&daemon, &row, &handle).await {
-        Ok(()) => {
-            settle(&daemon, id, JobEvent::Finish, None).await?;
-            Ok(None)
-        }
+        // Cancelled after its last page was kept: both records say so.
+        Ok(()) => match settle(&daemon, id, JobEvent::Finish, None).await? {
+            Some(JobState::Done) => Ok(None),
+            _ => Err(ServiceError::cancelled()),
+        },
         // `job.cancel` has kept that itself; a daemon that stops leaves the job to its next start (JOB-04).
         Err(error) if *error.code() == ErrorCode::Cancelled => Err(error),
         Err(error) => {

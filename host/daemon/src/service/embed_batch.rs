@@ -37,7 +37,7 @@ pub async fn run(
     };
     match (embed(daemon, ctx, ask).await, keyed) {
         (Err(error), Some(batch)) if is_over_a_cap(&error) => {
-            let job = job_input::accept(daemon, batch).await?;
+            let job = job_input::accept(daemon, ctx, batch).await?;
             Ok(EmbedBatchResult::Accepted(JobAccepted { job_id: job.job_id }))
         }
         (outcome, _) => Ok(outcome?.into()),

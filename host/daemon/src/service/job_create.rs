@@ -4,15 +4,12 @@
 
 use std::sync::Arc;
 
-use synapse_core::engine::EngineKind;
 use synapse_wire::client::{JobAccepted, JobCreateParams, JobKind, JobOperation};
 
-use super::admission::{self, Demand};
 use super::batch_job::on_disk;
-use super::job_input::{check_key, limits, owner, too_many_open};
+use super::job_input::{check_key, check_work, limits, owner};
 use super::{RequestContext, ServiceError};
 use crate::job::now_ms;
-use crate::lane::profile;
 use crate::state::Daemon;
 use crate::store::{Created, NewJob};
 
@@ -26,19 +23,9 @@ pub async fn run(
     params: JobCreateParams,
 ) -> Result<JobAccepted, ServiceError> {
     check_key(params.request_key.as_deref())?;
+    let JobOperation::EmbedBatch = params.operation;
     let options = params.options;
-    let demand = Demand {
-        model: &params.model,
-        kind: match params.operation {
-            JobOperation::EmbedBatch => EngineKind::Embed,
-        },
-        constraints: &options.constraints(),
-        target_fingerprint: options.target_fingerprint.as_deref(),
-    };
-    admission::check(daemon, ctx, demand, |record| {
-        profile::served_shape(record, options.dimensions, options.normalize)
-    })
-    .await?;
+    check_work(daemon, ctx, &params.model, &options).await?;
     let id = daemon.jobs.reserve_id().to_string();
     let new = NewJob {
         id: id.clone(),
@@ -52,6 +39,12 @@ pub async fn run(
     let limits = limits(daemon);
     match on_disk(daemon, move |store| store.create_job(new, limits)).await? {
         Created::Open => Ok(JobAccepted { job_id: id }),
-        Created::TooManyOpen => Err(too_many_open(daemon)),
+        Created::TooManyOpen => {
+            let max = daemon.config.jobs.max_open;
+            let refused = ServiceError::queue_full(format!("{max} jobs are open; seal or cancel one first"));
+            Err(refused
+                .retry_after(1_000)
+                .detail(|detail| detail.limit = Some("jobs.max_open".to_owned())))
+        }
     }
 }

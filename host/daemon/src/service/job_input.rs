@@ -5,12 +5,15 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use synapse_core::engine::EngineKind;
 use synapse_core::job::JobState;
 use synapse_wire::client::{BatchItem, EmbedBatchParams, EmbedJobOptions, Failure, JobKind, JobProgress, JobView};
 
+use super::admission::{self, Demand};
 use super::batch_job::{self, on_disk};
-use super::{ServiceError, items};
+use super::{RequestContext, ServiceError, items};
 use crate::job::{now_ms, state_on_the_wire};
+use crate::lane::profile;
 use crate::state::Daemon;
 use crate::store::{Appended, InputLimits, JobItem, JobRow, NewJob, Sealed};
 
@@ -48,17 +51,45 @@ pub(super) fn kept(items: Vec<BatchItem>) -> Vec<JobItem> {
     items.into_iter().map(bytes).collect()
 }
 
+/// Whether a lane could do the work, once it is ready: what no lane could do becomes no job.
+///
+/// # Errors
+/// The first demand that cannot be met.
+pub(super) async fn check_work(
+    daemon: &Arc<Daemon>,
+    ctx: &RequestContext,
+    model: &str,
+    options: &EmbedJobOptions,
+) -> Result<(), ServiceError> {
+    let demand = Demand {
+        model,
+        kind: EngineKind::Embed,
+        constraints: &options.constraints(),
+        target_fingerprint: options.target_fingerprint.as_deref(),
+    };
+    admission::check(daemon, ctx, demand, |record| {
+        profile::served_shape(record, options.dimensions, options.normalize)
+    })
+    .await
+}
+
 /// Takes a whole batch as a job: the job that its key names.
 ///
 /// # Errors
-/// As for a seal.
-pub(super) async fn accept(daemon: &Arc<Daemon>, params: EmbedBatchParams) -> Result<JobView, ServiceError> {
+/// No lane could do it, or as for a seal.
+pub(super) async fn accept(
+    daemon: &Arc<Daemon>,
+    ctx: &RequestContext,
+    params: EmbedBatchParams,
+) -> Result<JobView, ServiceError> {
+    let options = EmbedJobOptions::of(&params);
+    check_work(daemon, ctx, &params.model, &options).await?;
     daemon.jobs.check_room()?;
     let new = NewJob {
         id: daemon.jobs.reserve_id().to_string(),
         uid: owner(),
         kind: JobKind::EmbedBatch.as_str().to_owned(),
-        request: EmbedJobOptions::of(&params).to_text(),
+        request: options.to_text(),
         model: params.model,
         request_key: params.request_key,
         now_ms: now_ms(),
@@ -105,7 +136,6 @@ pub(super) async fn sealed(daemon: &Arc<Daemon>, outcome: Sealed) -> Result<JobV
             "the job has no texts; append some before it is sealed",
         )),
         Sealed::Refused(refusal) => Err(refused(refusal)),
-        Sealed::TooManyOpen => Err(too_many_open(daemon)),
         Sealed::Unknown => Err(unknown_job()),
     }
 }
@@ -133,13 +163,6 @@ pub(super) fn refused(refusal: Appended) -> ServiceError {
         }
         Appended::Unknown | Appended::Kept { .. } | Appended::Gap { .. } => unknown_job(),
     }
-}
-
-pub(super) fn too_many_open(daemon: &Daemon) -> ServiceError {
-    let max = daemon.config.jobs.max_open;
-    ServiceError::queue_full(format!("{max} jobs are open; seal or cancel one first"))
-        .retry_after(1_000)
-        .detail(|detail| detail.limit = Some("jobs.max_open".to_owned()))
 }
 
 pub(super) fn unknown_job() -> ServiceError {

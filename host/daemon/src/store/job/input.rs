@@ -134,8 +134,6 @@ pub enum Sealed {
     NotOpen(Box<JobRow>),
     /// One bound, as for an append.
     Refused(Appended),
-    /// The user has as many unsealed jobs as may be.
-    TooManyOpen,
     /// No such job.
     Unknown,
 }
@@ -446,16 +444,20 @@ impl Store {
             .call(move |connection| retry(connection, (&id, uid), &fresh, generation, now_ms))
     }
 
-    /// Creates a job with all of its items and seals it.
+    /// Creates a job with all of its items and seals it. Nobody else ever sees it open, so it takes no place among the
+    /// open ones.
     ///
     /// # Errors
     /// [`StoreError`]; there is no job then.
     pub fn accept_job(&self, new: NewJob, items: Vec<JobItem>, limits: InputLimits) -> Result<Sealed, StoreError> {
         let generation = self.generation();
+        let limits = InputLimits {
+            open_jobs: u64::MAX,
+            open_bytes: u64::MAX,
+            ..limits
+        };
         self.writer.call(move |connection| {
-            if create(connection, &new, generation, &limits)? == Created::TooManyOpen {
-                return Ok(Sealed::TooManyOpen);
-            }
+            create(connection, &new, generation, &limits)?;
             match append(connection, (&new.id, new.uid), 0, &items, &limits, new.now_ms)? {
                 Appended::Kept { .. } => seal(connection, &new.id, new.uid, new.now_ms),
                 refused => {
