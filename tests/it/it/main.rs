@@ -9,6 +9,7 @@ mod bad_input;
 mod envelope;
 mod external_data;
 mod forms;
+mod jobs;
 mod oneshot;
 mod parity;
 mod pull_kill;
