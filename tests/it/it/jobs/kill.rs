@@ -6,7 +6,6 @@
 //! by its number of texts, which no other has: so jobs are counted whose names no client was ever told.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -62,9 +61,13 @@ impl Dice {
         (x ^ (x >> 31)) % bound
     }
 
-    /// Lets the daemon get anywhere from the arrival of a request to some commits later: the point itself, not a wait.
-    fn moment(&mut self) {
-        std::thread::sleep(Duration::from_micros(self.below(6_000)));
+    /// Lets the daemon get anywhere from the arrival of a request to some commits later, as counted by the answers that a
+    /// bystander has from it.
+    fn moment(&mut self, daemon: &Daemon) {
+        let mut bystander = daemon.connect();
+        for _ in 0..self.below(40) {
+            bystander.ok("health", &json!({}));
+        }
     }
 }
 
@@ -149,7 +152,7 @@ fn strike(point: Point, place: &Place, daemon: Daemon, mut client: Client, work:
     match point {
         Point::Create => {
             client.request("job.create", &creation(&work.key));
-            dice.moment();
+            dice.moment(&daemon);
             work.open = kill(daemon, &mut client).map(|answer| (job_id(&answer), 0));
         }
         Point::Append | Point::Seal => {
@@ -164,7 +167,7 @@ fn strike(point: Point, place: &Place, daemon: Daemon, mut client: Client, work:
             } else {
                 client.request("job.append", &work.append(&id, whole));
             }
-            dice.moment();
+            dice.moment(&daemon);
             let answer = kill(daemon, &mut client);
             match answer {
                 Some(answer) if point == Point::Seal => work.jobs.push(job_id(&answer)),
@@ -173,7 +176,7 @@ fn strike(point: Point, place: &Place, daemon: Daemon, mut client: Client, work:
         }
         Point::Accept => {
             client.request("embed.batch", &batch(&work.key, work.items));
-            dice.moment();
+            dice.moment(&daemon);
             work.jobs
                 .extend(kill(daemon, &mut client).map(|answer| job_id(&answer)));
         }
@@ -185,10 +188,10 @@ fn strike(point: Point, place: &Place, daemon: Daemon, mut client: Client, work:
             if point == Point::Cancel {
                 let id = work.jobs.last().expect("a job").clone();
                 client.request("job.cancel", &json!({"job_id": id}));
-                dice.moment();
+                dice.moment(&daemon);
                 work.cancelled = kill(daemon, &mut client).is_some();
             } else {
-                dice.moment();
+                dice.moment(&daemon);
                 daemon.kill();
             }
         }
@@ -197,7 +200,7 @@ fn strike(point: Point, place: &Place, daemon: Daemon, mut client: Client, work:
             let daemon = place.start();
             let mut client = daemon.connect();
             client.request("embed.batch", &batch(&work.key, work.items));
-            dice.moment();
+            dice.moment(&daemon);
             work.jobs
                 .extend(kill(daemon, &mut client).map(|answer| job_id(&answer)));
         }

@@ -166,21 +166,28 @@ impl<'a> Walk<'a> {
 /// with its next page not there yet.
 fn walk(client: &mut Client, id: &str, walk: &mut Walk<'_>) -> (Vec<Value>, usize) {
     let (mut pages, mut ahead) = (Vec::new(), 0);
+    while let Some(page) = next_page(client, id, pages.len(), &mut ahead) {
+        walk.take(&page);
+        pages.push(page);
+    }
+    (pages, ahead)
+}
+
+/// The page of this number once it is there; `None` when the job has ended without it.
+fn next_page(client: &mut Client, id: &str, page: usize, ahead: &mut usize) -> Option<Value> {
     let bound = Instant::now() + HANG;
     loop {
-        let mut answer = result(client, id, pages.len());
+        let mut answer = result(client, id, page);
         if answer["content"].is_object() {
-            walk.take(&answer["content"]);
-            pages.push(answer["content"].take());
-            continue;
+            return Some(answer["content"].take());
         }
-        assert_eq!(answer["pages"], pages.len(), "a page is missing: {answer}");
+        assert_eq!(answer["pages"], page, "a page is missing: {answer}");
         if !["queued", "running"].contains(&answer["state"].as_str().expect("a state")) {
-            return (pages, ahead);
+            return None;
         }
-        ahead += 1;
-        assert!(Instant::now() < bound, "the job hangs: {answer}");
+        *ahead += 1;
         // The socket has no push: a job is polled.
         std::thread::sleep(Duration::from_millis(2));
+        assert!(Instant::now() < bound, "the job hangs: {answer}");
     }
 }
