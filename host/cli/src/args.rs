@@ -17,12 +17,14 @@ Examples:
   synapse models pull all-minilm-l6-v2             fetch the default model
   synapse embed \"How do I cancel a request?\"       embed one text
   git log --format=%s | synapse embed - --json     embed every line of a pipe, as JSON lines
+  synapse embed --file docs.jsonl --out v.npy      embed a file of any size, as a job
   synapse rerank \"two writers\" --file notes.txt    order the lines of a file by how well they answer
   synapse generate \"Why do files need locks?\"      generate a text
   synapse call health '{}'                         call any operation of docs/api
   synapse doctor                                   say what is installed, refused and why
 
-Exit codes: 0 it worked, 1 internal fault, 2 wrong usage, 3 permanent error, 4 transient error, 5 no daemon.";
+Exit codes: 0 it worked, 1 internal fault, 2 wrong usage, 3 permanent error, 4 transient error, 5 no daemon,
+130 interrupted (Ctrl-C) where that leaves something to go on with.";
 
 /// Everything that the command line said.
 #[derive(Debug, Parser)]
@@ -81,7 +83,17 @@ Examples:
   synapse embed \"first text\" \"second text\"
   synapse embed --role query \"a question\" --json
   synapse embed - < lines.txt              one text per line
-  synapse embed --jsonl - < items.jsonl    one {\"id\": …, \"text\": …} (or one string) per line")]
+  synapse embed --jsonl - < items.jsonl    one {\"id\": …, \"text\": …} (or one string) per line
+
+A file of any size, as a job of the daemon:
+  synapse embed --file docs.jsonl --out vectors.npy
+  synapse embed --file docs.txt --out vectors.jsonl --yes
+
+vectors.npy holds little-endian f32, one row a text in the order of the input; vectors.ids.jsonl has the
+id of each row. A text that has no vector is a row of NaN and a line in vectors.failed.jsonl, and the exit
+code is 3. Ctrl-C ends the command and not the job: the daemon computes on, and the same command goes on
+where it was, as it does after a restart of the daemon; `synapse jobs cancel ID` stops the job. The
+output gets its name when it is whole. vectors.npy.job.json says which job to go on with.")]
     Embed(Embed),
     /// Order texts by how well they answer a query
     #[command(after_help = "\
@@ -191,12 +203,29 @@ pub struct Embed {
     /// Refuse texts that are too long instead of cutting them
     #[arg(long)]
     pub no_truncate: bool,
-    /// Read stdin as JSON lines: objects with `id` and `text`, or strings
+    /// Read stdin (or --file) as JSON lines: objects with `id` and `text`, or strings
     #[arg(long)]
     pub jsonl: bool,
     /// Fail at once where the model has first to be loaded
     #[arg(long)]
     pub no_wait: bool,
+    /// A file instead of texts.
+    #[command(flatten)]
+    pub large: EmbedFile,
+}
+
+/// `synapse embed --file`: a file that becomes a job.
+#[derive(Debug, Default, Args)]
+pub struct EmbedFile {
+    /// Read the texts from a file, one per line, and embed them as a job; `-` is stdin, *.jsonl holds JSON lines
+    #[arg(long, short, value_name = "FILE", requires = "out", conflicts_with = "texts")]
+    pub file: Option<PathBuf>,
+    /// Write the vectors to this file: *.npy (little-endian f32) or *.jsonl
+    #[arg(long, short, value_name = "FILE", requires = "file", conflicts_with = "texts")]
+    pub out: Option<PathBuf>,
+    /// Do not ask before the start, and write over an output that is there
+    #[arg(long, short, requires = "file", conflicts_with = "texts")]
+    pub yes: bool,
 }
 
 /// `synapse rerank`.
@@ -470,6 +499,7 @@ mod tests {
         let lines: &[&[&str]] = &[
             &["serve"],
             &["embed", "a"],
+            &["embed", "--file", "d.txt", "--out", "v.npy"],
             &["rerank", "q", "a"],
             &["generate", "p"],
             &["tokenize", "a"],
@@ -506,6 +536,11 @@ mod tests {
         for (line, kind) in [
             (vec!["embed", "--role", "QUERY", "a"], ValueValidation),
             (vec!["embed", "--dimensions", "-1", "a"], UnknownArgument),
+            (vec!["embed", "--file", "f"], MissingRequiredArgument),
+            (vec!["embed", "--out", "v.npy"], MissingRequiredArgument),
+            (vec!["embed", "--out", "v.npy", "a"], ArgumentConflict),
+            (vec!["embed", "--yes", "a"], ArgumentConflict),
+            (vec!["embed", "a", "--file", "f", "--out", "v.npy"], ArgumentConflict),
             (vec!["models", "pull", "m", "--source", "ftp"], ValueValidation),
             (vec!["status", "--color", "blue"], InvalidValue),
             (vec!["models", "show"], MissingRequiredArgument),

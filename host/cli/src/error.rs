@@ -18,6 +18,9 @@ pub const TRANSIENT: u8 = 4;
 /// Exit code where no daemon listens.
 pub const NO_DAEMON: u8 = 5;
 
+/// Exit code of a run that Ctrl-C has ended, as shells have it for SIGINT.
+pub const INTERRUPTED: u8 = 130;
+
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
@@ -33,6 +36,9 @@ pub enum CliError {
     /// A job was cancelled by someone else.
     #[error("the job {0} was cancelled")]
     JobCancelled(String),
+    /// The user has ended the command; the words say what that leaves.
+    #[error("{0}")]
+    Interrupted(String),
     /// Something is not as it should be, and the command has already said what.
     #[error("{0}")]
     Found(String),
@@ -62,6 +68,7 @@ impl CliError {
             Self::Client(error) => of_class(error.class()),
             Self::Job(failure) => of_class(failure.class),
             Self::JobCancelled(_) | Self::Found(_) => PERMANENT,
+            Self::Interrupted(_) => INTERRUPTED,
             Self::Io { .. } | Self::Internal(_) => INTERNAL,
         }
     }
@@ -154,6 +161,7 @@ mod tests {
             ),
             (CliError::io("writing", io::ErrorKind::BrokenPipe.into()), 0),
             (CliError::Found(String::new()), PERMANENT),
+            (CliError::Interrupted(String::new()), 130),
         ];
         for (error, code) in table {
             assert_eq!(error.exit_code(), code, "{error}");

@@ -12,6 +12,7 @@
 //! | 3 | an error that trying again will not cure (class `permanent`) |
 //! | 4 | an error that may pass (class `transient`) |
 //! | 5 | no daemon listens |
+//! | 130 | Ctrl-C, where that leaves something to go on with |
 #![forbid(unsafe_code)]
 
 mod args;

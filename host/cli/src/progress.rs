@@ -17,14 +17,20 @@ const STEP: u64 = 10;
 /// Between two pictures of a bar or spinner.
 const TICK: Duration = Duration::from_millis(120);
 
-/// Shows views of one job.
-enum Meter {
+/// Shows how far one piece of work is.
+pub enum Meter {
+    /// On a terminal.
     Bar(ProgressBar),
-    Lines { last: Option<(String, u64)> },
+    /// Elsewhere: the line that was written last.
+    Lines {
+        /// Its phase and percentage.
+        last: Option<(String, u64)>,
+    },
 }
 
 impl Meter {
-    fn new() -> Self {
+    /// A bar or lines on stderr.
+    pub fn new() -> Self {
         if io::stderr().is_terminal() {
             let bar = ProgressBar::new(0);
             bar.enable_steady_tick(TICK);
@@ -34,10 +40,23 @@ impl Meter {
         }
     }
 
-    fn show(&mut self, view: &JobView) {
-        let progress = &view.progress;
+    /// Shows so many of so many `unit`s (`bytes`, `files`, `items`) of a phase.
+    pub fn amount(&mut self, phase: &str, done: u64, total: Option<u64>, unit: &str) {
+        self.show(&JobProgress {
+            phase: phase.to_owned(),
+            done,
+            total,
+            unit: unit.to_owned(),
+        });
+    }
+
+    fn show(&mut self, progress: &JobProgress) {
         match self {
             Self::Bar(bar) => {
+                if bar.message() != clean(&progress.phase) {
+                    // Time left is that of the phase.
+                    bar.reset_eta();
+                }
                 bar.set_style(style(progress));
                 bar.set_length(progress.total.unwrap_or(0));
                 bar.set_position(progress.done);
@@ -54,7 +73,8 @@ impl Meter {
         }
     }
 
-    fn finish(&self) {
+    /// Takes the bar off the screen.
+    pub fn finish(&self) {
         if let Self::Bar(bar) = self {
             bar.finish_and_clear();
         }
@@ -64,7 +84,7 @@ impl Meter {
 fn style(progress: &JobProgress) -> ProgressStyle {
     let template = match (progress.total, progress.unit.as_str()) {
         (Some(_), "bytes") => "{msg:10} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} {eta}",
-        (Some(_), _) => "{msg:10} [{wide_bar}] {pos}/{len}",
+        (Some(_), _) => "{msg:10} [{wide_bar}] {pos}/{len} {per_sec} {eta}",
         (None, _) => "{spinner} {msg} {elapsed}",
     };
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
@@ -116,7 +136,9 @@ fn line(progress: &JobProgress) -> String {
 pub async fn follow(client: &Client, job_id: &str) -> Result<JobView, CliError> {
     let mut meter = Meter::new();
     let view = client
-        .wait_job(job_id, synapse_client::JobWait::default(), |view| meter.show(view))
+        .wait_job(job_id, synapse_client::JobWait::default(), |view| {
+            meter.show(&view.progress);
+        })
         .await;
     meter.finish();
     let view = view?;

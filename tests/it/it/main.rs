@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod bad_input;
+mod cli_jobs;
 mod envelope;
 mod external_data;
 mod forms;

@@ -1,6 +1,7 @@
 //! `synapse embed`: texts in, vectors out, for pipes of any length.
 //!
-//! No state. Texts are sent in batches that stay under the daemon's inline caps. Order and ids are kept.
+//! No state. Texts are sent in batches that stay under the daemon's inline caps. Order and ids are kept. A
+//! file goes another way: `embed_file`.
 
 use serde::Serialize;
 use synapse_client::wire::{Failure, ItemOutcome, ModelKind};
@@ -8,6 +9,7 @@ use synapse_client::{BatchItem, BatchOutcome, Client, EmbedBatchParams, Embedded
 
 use crate::args::{Embed, Global};
 use crate::batch::{Batch, halved};
+use crate::command::embed_file;
 use crate::error::CliError;
 use crate::input::Texts;
 use crate::output::Output;
@@ -33,8 +35,11 @@ struct Line<'a> {
     error: Option<&'a Failure>,
 }
 
-/// Embeds everything and prints as it goes.
+/// Embeds everything and prints as it goes; a file becomes a job.
 pub async fn run(global: &Global, embed: Embed, output: &mut Output) -> Result<(), CliError> {
+    if let (Some(file), Some(out)) = (&embed.large.file, &embed.large.out) {
+        return embed_file::run(global, &embed, file, out, output).await;
+    }
     let mut texts = Texts::choose(embed.texts.clone(), embed.jsonl)?;
     let patience = if embed.no_wait { Patience::None } else { Patience::Load };
     let client = session::open(global, output, patience).await?;

@@ -9,6 +9,7 @@ mod completions;
 mod config;
 mod doctor;
 mod embed;
+mod embed_file;
 mod generate;
 mod jobs;
 mod models;
