@@ -2,8 +2,8 @@
 //!
 //! State: none; the input, the pages and the state are in the store, so a restart loses at most the quantum in the engine.
 //! Callers: `embed_batch`, `job.seal`. A window is tokenized and packed by length; each of its quanta is one bulk call of
-//! the lane, so queries and other jobs go between them, and memory does not grow with the number of items. Not known
-//! here: the order of calls, SQL, JSON.
+//! the lane, so queries and other jobs go between them, and memory does not grow with the number of items. While the disk
+//! takes nothing, the job waits with the quantum that it has. Not known here: the order of calls, SQL, JSON.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,6 +36,8 @@ const WINDOW_BYTES: u64 = 4 << 20;
 const PAGE_BYTES: usize = 512 << 10;
 /// How long a job waits for its lane at most: a load takes no longer.
 const LANE_PATIENCE: Duration = Duration::from_secs(600);
+/// The time between two tries to write to a disk that takes nothing.
+const DISK_PAUSE_MS: u64 = 500;
 /// A quantum of a job has no caller who waits: this only ends what nothing else ends.
 const CALL_DEADLINE: Duration = Duration::from_secs(3_600);
 
@@ -58,21 +60,51 @@ pub(super) async fn start(daemon: &Arc<Daemon>, row: JobRow) -> Result<(), Servi
 
 /// The work of a job from its turn to its end, which is kept before it is shown.
 async fn run(daemon: Arc<Daemon>, row: JobRow, handle: JobHandle) -> Result<Option<JobResult>, ServiceError> {
-    let id = row.id.clone();
-    if settle(&daemon, id.clone(), JobEvent::Start, None).await? != Some(JobState::Running) {
+    if moved(&daemon, &handle, JobEvent::Start, None).await? != Some(JobState::Running) {
         return Err(ServiceError::cancelled());
     }
     match embed(&daemon, &row, &handle).await {
         // Cancelled after its last page was kept: both records say so.
-        Ok(()) => match settle(&daemon, id, JobEvent::Finish, None).await? {
+        Ok(()) => match moved(&daemon, &handle, JobEvent::Finish, None).await? {
             Some(JobState::Done) => Ok(None),
             _ => Err(ServiceError::cancelled()),
         },
         // `job.cancel` has kept that itself; a daemon that stops leaves the job to its next start (JOB-04).
         Err(error) if *error.code() == ErrorCode::Cancelled => Err(error),
         Err(error) => {
-            settle(&daemon, id, event(&error), Some(&error)).await?;
+            moved(&daemon, &handle, event(&error), Some(&error)).await?;
             Err(error)
+        }
+    }
+}
+
+/// Moves a job at work; the state that it has in the store then.
+async fn moved(
+    daemon: &Arc<Daemon>,
+    handle: &JobHandle,
+    event: JobEvent,
+    error: Option<&ServiceError>,
+) -> Result<Option<JobState>, ServiceError> {
+    let (id, failure) = (handle.id().to_string(), error.map(|error| error.failure().to_text()));
+    let step = move |store: &Store| store.move_job(&id, event, failure.clone(), now_ms());
+    in_the_end(daemon, handle, step).await
+}
+
+/// Runs `work` on the store as soon as the disk takes it: a job waits for room, keeps what it has, and can be cancelled
+/// meanwhile. Otherwise it would end unseen by the store, which its key would name as running for ever.
+async fn in_the_end<T: Send + 'static>(
+    daemon: &Arc<Daemon>,
+    handle: &JobHandle,
+    work: impl Fn(&Store) -> Result<T, StoreError> + Clone + Send + 'static,
+) -> Result<T, ServiceError> {
+    loop {
+        let (store, work) = (daemon.store.clone(), work.clone());
+        match daemon.tasks.blocking("store", move || work(&store)).await? {
+            Err(error) if error.may_pass() => {
+                tracing::warn!(target: "synapse", job_id = %handle.id(), "the job waits for the disk: {error}");
+                pause(handle, DISK_PAUSE_MS).await?;
+            }
+            outcome => return Ok(outcome?),
         }
     }
 }
@@ -85,7 +117,7 @@ fn event(error: &ServiceError) -> JobEvent {
 }
 
 /// Moves the job in the store; the state that it has then.
-pub(super) async fn settle(
+async fn settle(
     daemon: &Arc<Daemon>,
     id: String,
     event: JobEvent,
@@ -112,12 +144,15 @@ async fn embed(daemon: &Arc<Daemon>, row: &JobRow, handle: &JobHandle) -> Result
     handle.progress("embed", done, Some(row.items), "items");
     loop {
         let id = row.id.clone();
-        let window = on_disk(daemon, move |store| store.open_items(&id, WINDOW_ITEMS, WINDOW_BYTES)).await?;
+        let window = in_the_end(daemon, handle, move |store| {
+            store.open_items(&id, WINDOW_ITEMS, WINDOW_BYTES)
+        })
+        .await?;
         if window.is_empty() {
             return Ok(());
         }
         let admitted = lane(daemon, row, &options, handle).await?;
-        same_space(daemon, row, &admitted).await?;
+        same_space(daemon, row, handle, &admitted).await?;
         let before = done;
         match embed_window(daemon, row, &options, &admitted, handle, window, &mut done).await {
             // The model left memory under the job: what was kept stays, the rest waits for the lane again.
@@ -175,9 +210,14 @@ async fn pause(handle: &JobHandle, milliseconds: u64) -> Result<(), ServiceError
 }
 
 /// All pages of a job are of one numeric space: a job that goes on after the model has changed would mix two.
-async fn same_space(daemon: &Arc<Daemon>, row: &JobRow, admitted: &Admitted) -> Result<(), ServiceError> {
+async fn same_space(
+    daemon: &Arc<Daemon>,
+    row: &JobRow,
+    handle: &JobHandle,
+    admitted: &Admitted,
+) -> Result<(), ServiceError> {
     let id = row.id.clone();
-    let PageRead::Body(first) = on_disk(daemon, move |store| store.job_page(&id, 0)).await? else {
+    let PageRead::Body(first) = in_the_end(daemon, handle, move |store| store.job_page(&id, 0)).await? else {
         return Ok(());
     };
     let first = JobPage::from_bytes(&first).map_err(|error| ServiceError::storage_failed(error.to_string()))?;
@@ -215,6 +255,7 @@ async fn embed_window(
     } = items::sort(names, tokenized, |text| text);
     let page = Pages {
         daemon,
+        handle,
         row,
         admitted,
         role: options.role.unwrap_or(Role::Document),
@@ -328,6 +369,7 @@ struct Item {
 /// Writes pages.
 struct Pages<'a> {
     daemon: &'a Arc<Daemon>,
+    handle: &'a JobHandle,
     row: &'a JobRow,
     admitted: &'a Admitted,
     role: Role,
@@ -352,7 +394,11 @@ impl Pages<'_> {
             return Ok(());
         }
         let id = self.row.id.clone();
-        match on_disk(self.daemon, move |store| store.commit_pages(&id, pages)).await? {
+        match in_the_end(self.daemon, self.handle, move |store| {
+            store.commit_pages(&id, pages.clone())
+        })
+        .await?
+        {
             Committed::Kept => {
                 *done += count;
                 Ok(())

@@ -60,6 +60,17 @@ pub enum StoreError {
         /// The database file.
         path: PathBuf,
     },
+    /// The system refused to read or write: a quota, a file-size limit, a failing disk, a file system that is away.
+    #[error(
+        "{path} cannot be read or written now ({detail}): check the disk, its quota and its limits; nothing of this write \
+         was kept"
+    )]
+    Io {
+        /// The database file.
+        path: PathBuf,
+        /// SQLite's words.
+        detail: String,
+    },
     /// The file or its directory cannot be opened or written.
     #[error("{path} cannot be opened for writing ({detail}): check that this user owns the data dir and may write it")]
     Unwritable {
@@ -106,11 +117,18 @@ impl StoreError {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Locked { path },
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Corrupt { path, detail },
             Some(ErrorCode::DiskFull) => Self::Full { path },
+            Some(ErrorCode::SystemIoFailure) => Self::Io { path, detail },
             Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
                 Self::Unwritable { path, detail }
             }
             _ => Self::Sql { path, detail },
         }
+    }
+
+    /// Whether the same write may be taken later, without a restart: there is room again, or a lock is gone.
+    #[must_use]
+    pub(crate) const fn may_pass(&self) -> bool {
+        matches!(self, Self::Full { .. } | Self::Io { .. } | Self::Locked { .. })
     }
 
     /// Whether the database itself can no longer be relied on, so that the writer must stop.

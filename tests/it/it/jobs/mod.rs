@@ -5,6 +5,8 @@
 
 mod bounds;
 mod cancel;
+#[cfg(target_os = "linux")]
+mod disk;
 mod fair;
 mod keys;
 mod kill;

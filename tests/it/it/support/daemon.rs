@@ -42,6 +42,7 @@ pub struct Place {
     plugin_dirs: Vec<PathBuf>,
     trust_file: PathBuf,
     worker: Option<PathBuf>,
+    outlives_file_limits: bool,
 }
 
 impl Place {
@@ -57,6 +58,7 @@ impl Place {
             plugin_dirs: vec![build().join("bundles")],
             trust_file: build().join("bundles/trust.toml"),
             worker: None,
+            outlives_file_limits: false,
         };
         models::write_catalog(&place.data().join("catalog"));
         place
@@ -113,6 +115,12 @@ impl Place {
         self
     }
 
+    /// A write beyond a file-size limit fails like one to a full disk, instead of ending the daemon by a signal.
+    pub fn outlives_file_limits(mut self) -> Self {
+        self.outlives_file_limits = true;
+        self
+    }
+
     /// The data directory.
     pub fn data(&self) -> PathBuf {
         self.folder.path().join("data")
@@ -130,8 +138,15 @@ impl Place {
 
     /// The command line of a daemon here.
     pub fn command(&self) -> Command {
-        let build = build();
-        let mut command = Command::new(build.join("synapse"))
+        let program = build().join("synapse");
+        let command = if self.outlives_file_limits {
+            let shell = Command::new("/bin/sh").arg("-c");
+            // What a process ignores, the program that takes its place ignores too.
+            shell.arg("trap '' XFSZ; exec \"$0\" \"$@\"").arg(program)
+        } else {
+            Command::new(program)
+        };
+        let mut command = command
             .arg("serve")
             .arg("--data-dir")
             .arg(self.data())
