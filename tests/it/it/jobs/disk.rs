@@ -71,6 +71,19 @@ fn a_job_waits_for_a_full_disk_and_goes_on() {
     assert!(daemon.stop().success());
 }
 
+/// A job that waits for the disk holds up no stop.
+#[test]
+fn a_full_disk_holds_up_no_stop() {
+    let place = place(r#"{"shutdown": {"grace_ms": 1}}"#).outlives_file_limits();
+    let (daemon, mut client) = serving(&place);
+    start_large(&mut client, "large", MANY);
+    limit(&daemon, Some(1));
+    while !daemon.log().contains("the job waits for the disk") {
+        client.ok("health", &json!({}));
+    }
+    assert!(daemon.stop().success());
+}
+
 /// What the disk did not take when the daemon died is the next start's to say: the job failed for now, and goes on.
 #[test]
 fn a_daemon_that_dies_on_a_full_disk_has_lost_nothing() {

@@ -10,6 +10,7 @@ mod disk;
 mod fair;
 mod keys;
 mod kill;
+mod stop;
 mod walk;
 
 use std::collections::BTreeSet;
