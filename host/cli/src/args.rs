@@ -89,11 +89,13 @@ A file of any size, as a job of the daemon:
   synapse embed --file docs.jsonl --out vectors.npy
   synapse embed --file docs.txt --out vectors.jsonl --yes
 
-vectors.npy holds little-endian f32, one row a text in the order of the input; vectors.ids.jsonl has the
-id of each row. A text that has no vector is a row of NaN and a line in vectors.failed.jsonl, and the exit
-code is 3. Ctrl-C ends the command and not the job: the daemon computes on, and the same command goes on
-where it was, as it does after a restart of the daemon; `synapse jobs cancel ID` stops the job. The
-output gets its name when it is whole. vectors.npy.job.json says which job to go on with.")]
+vectors.npy holds little-endian f32, one row a text in the order of the input;
+vectors.ids.jsonl has the id of each row. A text that has no vector is a row of NaN and a line
+in vectors.failed.jsonl, and the exit code is 3. The output gets its name when it is whole.
+
+Ctrl-C ends the command and not the job: the daemon computes on, and the same command goes on
+where it was, as it does after a restart of the daemon; vectors.npy.job.json says with which
+job. `synapse jobs cancel ID` stops it.")]
     Embed(Embed),
     /// Order texts by how well they answer a query
     #[command(after_help = "\

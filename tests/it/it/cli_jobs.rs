@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
+use synapse_core::digest::sha256;
 use synapse_loader::process::{Child, Command, Output, spawner};
 
 use crate::support::HANG;
@@ -243,6 +244,48 @@ fn ctrl_c_leaves_the_job_to_the_daemon() {
         assert_eq!(&bytes, expected, "row {n}");
     }
     assert_eq!(names(&place, "vectors."), ["vectors.jsonl"]);
+}
+
+/// A command that ended while it sent: the same command sends only what the open job does not have.
+#[test]
+fn an_input_that_was_sent_in_part_is_completed() {
+    let place = place("none");
+    let texts = texts(2_500);
+    write_lines(&place, "docs.txt", &texts);
+    let daemon = place.start();
+    let mut client = daemon.connect();
+    toys::install(&mut client, &place, MODEL);
+    // What a command leaves behind that was killed after its first append.
+    let options = json!({"role": "none"});
+    let create = json!({"operation": "embed.batch", "model": MODEL, "options": options});
+    let job = client.ok("job.create", &create);
+    let first: Value = texts[..1_000]
+        .iter()
+        .enumerate()
+        .map(|(n, text)| json!({"id": n.to_string(), "text": text}))
+        .collect();
+    client.ok(
+        "job.append",
+        &json!({"job_id": job["job_id"], "seq": 0, "items": first}),
+    );
+    let mut fields = Vec::new();
+    for (n, text) in texts.iter().enumerate() {
+        for field in [n.to_string().as_bytes(), text.as_bytes()] {
+            fields.extend(u64::try_from(field.len()).expect("is small").to_le_bytes());
+            fields.extend_from_slice(field);
+        }
+    }
+    let work = json!({"input_sha256": sha256(&fields).to_string(), "items": 2_500, "model": MODEL, "options": options});
+    let ticket = json!({"schema": 1, "job_id": job["job_id"], "sealed": false, "work": work});
+    fs::write(place.path().join("v.npy.job.json"), ticket.to_string()).expect("writes");
+
+    let run = embed(&place, "docs.txt", "v.npy");
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert!(run.stderr.contains("it has 1000 of 2500 texts"), "{}", run.stderr);
+    let view = client.ok("job.status", &json!({"job_id": job["job_id"]}));
+    assert_eq!(view["state"], "done", "the job is the one that was open: {view}");
+    let (_, _, vectors) = npy(&place.path().join("v.npy"));
+    assert_eq!(vectors, inline(&mut client, &texts));
 }
 
 /// A text that cannot be embedded is a row of NaN, a line beside the output, and an exit code; a text that was cut is

@@ -3,6 +3,7 @@
 //! Each test plays the daemon's side of one connection line by line. A real daemon is in `tests/it`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use synapse_client::{Client, EmbedJobOptions, Options, RetryPolicy};
@@ -17,6 +18,16 @@ use super::ticket::{Kept, Ticket, Work};
 use super::{follow, upload};
 use crate::error::CliError;
 use crate::progress::Meter;
+
+/// Longer than anything here may take, on any machine: only a hang reaches it.
+const HANG: Duration = Duration::from_secs(60);
+
+/// What the future gives; a hang fails the test.
+async fn within<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(HANG, future)
+        .await
+        .expect("nothing happened for a minute")
+}
 
 /// The daemon's end of one connection, and the folder of the test.
 struct Peer {
@@ -43,7 +54,7 @@ impl Peer {
 
     /// The next request, which has to be this one.
     async fn expect(&mut self, method: &str) -> Value {
-        let line = self.lines.next_line().await.unwrap().expect("a request");
+        let line = within(self.lines.next_line()).await.unwrap().expect("a request");
         let request: Value = serde_json::from_str(&line).unwrap();
         assert_eq!(request["method"], method, "{request}");
         request
@@ -114,7 +125,7 @@ async fn an_input_that_changed_and_a_gap_are_refused() {
     let (sent, ()) = tokio::join!(upload::send(&client, "j", &source, &work, 0, &mut meter), script);
     assert!(matches!(sent, Err(CliError::Internal(words)) if words.contains("append 7")));
     work.input_sha256 = "another".to_owned();
-    let sent = upload::send(&client, "j", &source, &work, 0, &mut meter).await;
+    let sent = within(upload::send(&client, "j", &source, &work, 0, &mut meter)).await;
     assert!(matches!(sent, Err(CliError::Usage(words)) if words.contains("was changed")));
 }
 
