@@ -33,6 +33,7 @@ impl Meter {
     pub fn new() -> Self {
         if io::stderr().is_terminal() {
             let bar = ProgressBar::new(0);
+            bar.set_style(style(&JobProgress::default()));
             bar.enable_steady_tick(TICK);
             Self::Bar(bar)
         } else {
@@ -57,10 +58,10 @@ impl Meter {
                     // Time left is that of the phase.
                     bar.reset_eta();
                 }
-                bar.set_style(style(progress));
+                bar.set_message(clean(&progress.phase));
                 bar.set_length(progress.total.unwrap_or(0));
                 bar.set_position(progress.done);
-                bar.set_message(clean(&progress.phase));
+                bar.set_style(style(progress));
             }
             Self::Lines { last } => {
                 let step = step(progress);
@@ -84,7 +85,7 @@ impl Meter {
 fn style(progress: &JobProgress) -> ProgressStyle {
     let template = match (progress.total, progress.unit.as_str()) {
         (Some(_), "bytes") => "{msg:10} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} {eta}",
-        (Some(_), _) => "{msg:10} [{wide_bar}] {pos}/{len} {per_sec} {eta}",
+        (Some(_), _) => "{msg:10} [{wide_bar}] {pos}/{len} {eta} left",
         (None, _) => "{spinner} {msg} {elapsed}",
     };
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
