@@ -26,6 +26,10 @@ use crate::{
     host::Host,
 };
 
+mod model;
+
+pub use model::{Embedding, Generation, Reranking, generate_options};
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
