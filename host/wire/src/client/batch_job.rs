@@ -63,7 +63,7 @@ pub struct StoredError {
     pub detail: String,
 }
 
-fn unreadable(what: &'static str) -> impl Fn(serde_json::Error) -> StoredError {
+pub(super) fn unreadable(what: &'static str) -> impl Fn(serde_json::Error) -> StoredError {
     move |error| StoredError {
         what,
         detail: error.to_string(),

@@ -14,6 +14,7 @@ pub mod method;
 pub mod model;
 pub mod oneshot;
 pub mod plugin;
+pub mod probe;
 pub mod rerank;
 pub mod served;
 pub mod server;
@@ -46,6 +47,12 @@ pub use model::{
 };
 pub use oneshot::{FinishReason, MicrollmOneshot, MicrollmOneshotParams, MicrollmOneshotResult};
 pub use plugin::{PluginEngine, PluginEntry, PluginStatus, PluginsList, PluginsListParams, PluginsListResult};
+pub use probe::{
+    CertificateKey, Figure, GateOutcome, GateReport, LaneReport, LaneVerdict, MachineFact, MachineReport, PairReport,
+    PerformanceFigures, PerformancePoint, PerformanceRow, ProbeFindings, ProbeOutcome, ProbeReportParams,
+    ProbeReportResult, ProbeStartParams, ProbeState, ProbeStatusParams, ProbeStatusResult, ProbedAt, ProbedLane,
+    ShapeReport, SizeClass, WorkloadAssignment,
+};
 pub use rerank::{RerankReply, RerankScore, RerankScoreParams, RerankScoreResult, ScoreKind};
 pub use served::{ItemOutcome, Placement, ServedBy};
 pub use server::{
