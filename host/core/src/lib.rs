@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod alias;
 pub mod canon;
 pub mod digest;
 pub mod engine;
@@ -13,5 +14,6 @@ pub mod fingerprint;
 pub mod job;
 pub mod limits;
 pub mod residency;
+pub mod route;
 pub mod schedule;
 pub mod supervision;

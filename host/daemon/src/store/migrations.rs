@@ -89,6 +89,92 @@ pub(super) const STEPS: &[&str] = &[
          body BLOB NOT NULL,
          PRIMARY KEY (series, page)
      ) STRICT;",
+    // 4: what each lane is certified for on which machine, how fast it is, and which numeric spaces are equivalent.
+    "CREATE TABLE certificate (
+         id INTEGER PRIMARY KEY AUTOINCREMENT,
+         machine_profile_hash TEXT NOT NULL,
+         numeric_profile_id TEXT NOT NULL,
+         bundle_digest TEXT NOT NULL,
+         engine_version TEXT NOT NULL,
+         runtime_config_hash TEXT NOT NULL,
+         lane TEXT NOT NULL,
+         model TEXT NOT NULL,
+         level TEXT CHECK (level IN ('reference', 'consistent')),
+         hot_path INTEGER NOT NULL CHECK (hot_path IN (0, 1)),
+         verdict TEXT NOT NULL,
+         os_build TEXT NOT NULL,
+         module_generation INTEGER NOT NULL,
+         created_ms INTEGER NOT NULL,
+         UNIQUE (machine_profile_hash, numeric_profile_id, bundle_digest, engine_version, runtime_config_hash)
+     ) STRICT;
+     CREATE TABLE certificate_vectors (
+         certificate INTEGER PRIMARY KEY REFERENCES certificate (id),
+         body BLOB NOT NULL
+     ) STRICT;
+     CREATE TABLE performance (
+         machine_profile_hash TEXT NOT NULL,
+         numeric_profile_id TEXT NOT NULL,
+         bundle_digest TEXT NOT NULL,
+         engine_version TEXT NOT NULL,
+         runtime_config_hash TEXT NOT NULL,
+         workload TEXT NOT NULL,
+         knob TEXT NOT NULL,
+         lane TEXT NOT NULL,
+         model TEXT NOT NULL,
+         speed REAL NOT NULL CHECK (speed > 0),
+         threads INTEGER NOT NULL CHECK (threads > 0),
+         figures TEXT NOT NULL,
+         os_build TEXT NOT NULL,
+         module_generation INTEGER NOT NULL,
+         created_ms INTEGER NOT NULL,
+         PRIMARY KEY (machine_profile_hash, numeric_profile_id, bundle_digest, engine_version, runtime_config_hash,
+                      workload, knob)
+     ) STRICT;
+     CREATE TABLE assignment (
+         machine_profile_hash TEXT NOT NULL,
+         model TEXT NOT NULL,
+         workload TEXT NOT NULL,
+         knob TEXT NOT NULL,
+         lane TEXT NOT NULL,
+         os_build TEXT NOT NULL,
+         module_generation INTEGER NOT NULL,
+         created_ms INTEGER NOT NULL,
+         PRIMARY KEY (machine_profile_hash, model, workload, knob)
+     ) STRICT;
+     CREATE TABLE alias (
+         id INTEGER PRIMARY KEY AUTOINCREMENT,
+         first TEXT NOT NULL,
+         second TEXT NOT NULL CHECK (first < second),
+         first_lane TEXT NOT NULL,
+         second_lane TEXT NOT NULL,
+         model TEXT NOT NULL,
+         dims INTEGER NOT NULL,
+         normalized INTEGER NOT NULL CHECK (normalized IN (0, 1)),
+         origin TEXT NOT NULL CHECK (origin IN ('builtin', 'operator')),
+         declared INTEGER NOT NULL,
+         valid_from INTEGER,
+         valid_to INTEGER,
+         certified_by TEXT,
+         end_reason TEXT
+     ) STRICT;
+     CREATE UNIQUE INDEX alias_open ON alias (first, second) WHERE valid_to IS NULL;
+     CREATE INDEX alias_first ON alias (first);
+     CREATE INDEX alias_second ON alias (second);
+     CREATE TABLE alias_measure (
+         alias INTEGER NOT NULL REFERENCES alias (id),
+         machine_profile_hash TEXT NOT NULL,
+         passed INTEGER NOT NULL CHECK (passed IN (0, 1)),
+         figures TEXT NOT NULL,
+         at_ms INTEGER NOT NULL,
+         PRIMARY KEY (alias, machine_profile_hash)
+     ) STRICT;
+     CREATE TABLE alias_event (
+         epoch INTEGER NOT NULL CHECK (epoch > 0),
+         alias INTEGER NOT NULL REFERENCES alias (id),
+         kind TEXT NOT NULL CHECK (kind IN ('declared', 'certified', 'lapsed', 'retracted')),
+         at_ms INTEGER NOT NULL,
+         PRIMARY KEY (epoch, alias)
+     ) STRICT;",
 ];
 
 /// Brings the database to the version of `steps`, all missing steps in one transaction.

@@ -1,5 +1,5 @@
 //! The daemon's durable state, `<data dir>/store.db`: the start counter, what scans found, demoted
-//! bundles, quarantined models, jobs with their inputs and results.
+//! bundles, quarantined models, certificates and aliases, jobs with their inputs and results.
 //!
 //! State: the writer thread with the only connection, and this run's generation. Callers: `lib.rs` opens it once,
 //! `plugins`, `lane` and the operations on jobs read and write rows through it; every call blocks for a disk write and so never runs on a
@@ -8,6 +8,8 @@
 //! A write is answered after its commit, with a write-ahead log and `synchronous=FULL`, so it survives a power cut. A
 //! store that cannot be relied on refuses everything (DECISIONS, store.db).
 
+mod alias;
+mod certificate;
 mod demotion;
 mod error;
 mod generation;
@@ -22,6 +24,8 @@ use std::time::{Duration, SystemTime};
 
 use rusqlite::{Connection, OpenFlags};
 
+pub use self::alias::{IndexCheck, NewAlias, PairMeasure};
+pub use self::certificate::{AssignmentRow, CertificateKey, CertificateRow, PerformanceRow, Stamp};
 pub use self::demotion::Demotion;
 pub use self::error::StoreError;
 pub use self::job::{
