@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use synapse_core::schedule::Order;
 use synapse_wire::socket::{SocketPathError, Surroundings};
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -210,6 +211,7 @@ async fn run(
     )?;
     let listener = Listener::bind(&socket, chosen)?;
     let shared = Arc::new(Shared {
+            order: order_of_calls(environment),
         dispatch: Arc::new(Operations::new(Arc::clone(&daemon))),
         generation: daemon.generation,
         limits: daemon.config.connection.clone(),
@@ -346,6 +348,19 @@ fn worker_beside_this_program() -> PathBuf {
 }
 
 /// The signals that end the daemon.
+/// The order of calls. `SYNAPSE_BENCH_QUEUE=fifo` makes one plain queue of all of them: the other side of the figures in
+/// docs/bench/scheduling.md, and of no use to anybody who is served.
+fn order_of_calls(environment: &Environment) -> Order {
+    if environment
+        .get("SYNAPSE_BENCH_QUEUE")
+        .is_none_or(|value| value != "fifo")
+    {
+        return Order::Fair;
+    }
+    tracing::warn!(target: "synapse", "SYNAPSE_BENCH_QUEUE=fifo: calls run in order of arrival; for benchmarks only");
+    Order::Arrival
+}
+
 struct Signals {
     terminate: Signal,
     interrupt: Signal,

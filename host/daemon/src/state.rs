@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use synapse_catalog::Catalog;
-use synapse_core::schedule::Policy;
+use synapse_core::schedule::{Order, Policy};
 use synapse_loader::{Bundle, Loader, LoaderConfig, LoaderError};
 use tokio::sync::Semaphore;
 
@@ -58,6 +58,8 @@ pub struct OpenOptions {
     /// The socket that is served.
     pub socket: PathBuf,
 }
+    /// The order of calls; anything but the default is for benchmarks.
+    pub order: Order,
 
 /// The running daemon.
 #[derive(Debug)]
@@ -114,6 +116,7 @@ impl Daemon {
         } = options;
         let started_at = SystemTime::now();
         let store = Store::open(&data.store(), tasks, started_at)?;
+            order,
         batch_jobs::end_interrupted(&store)?;
         let workers = WorkerSettings::new(&config, worker_binary.clone(), &data);
         let workers = Workers::new(workers, tasks.clone(), store.clone());
@@ -157,6 +160,7 @@ impl Daemon {
                 permits: threads,
                 first_quantum: u64::try_from(config.schedule.bulk_quantum_tokens).unwrap_or(u64::MAX),
                 ..Policy::default()
+                order,
             }),
             threads_per_call: threads,
             catalog: RwLock::new(Arc::new(catalog)),

@@ -16,9 +16,22 @@ pub enum Class {
     Control,
 }
 
+/// By what the calls of a lane are ordered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// By class, deadline and served time: the rules of the module's header.
+    #[default]
+    Fair,
+    /// By arrival alone, whatever the class, and a flow keeps the place of its own arrival: a plain queue, to measure
+    /// the rules against. Nothing is held, refused by prediction, or kept free. Benchmarks only.
+    Arrival,
+}
+
 /// What the whole daemon goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
+    /// The order of calls.
+    pub order: Order,
     /// Compute permits of the daemon, over all lanes and workers: threads that compute at once. At least 1.
     pub permits: u32,
     /// Units of work (tokens) of a quantum before any was measured.
@@ -32,6 +45,7 @@ pub struct Policy {
 impl Default for Policy {
     fn default() -> Self {
         Self {
+            order: Order::Fair,
             permits: 1,
             first_quantum: 3_072,
             quantum_nanos: 200_000_000,
@@ -46,6 +60,14 @@ impl Policy {
     #[must_use]
     pub const fn patience(&self) -> u64 {
         self.quantum_nanos.saturating_mul(self.withheld_per_work())
+    }
+
+    /// What a flow may be behind the others when it comes back, in nanoseconds of compute: two quanta on all permits. As
+    /// much as calls that come one at a time fall behind by the gaps between them; a job that pauses claims no more.
+    #[must_use]
+    pub const fn claim(&self) -> u64 {
+        let permits = if self.permits == 0 { 1 } else { self.permits as u64 };
+        self.quantum_nanos.saturating_mul(2).saturating_mul(permits)
     }
 
     /// Nanoseconds for which bulk work may be withheld for each nanosecond that it worked.
@@ -106,9 +128,13 @@ pub struct Call {
     pub bytes: u64,
     /// Units of work (tokens) of the whole call.
     pub units: u64,
-    /// Its share among bulk calls: twice the weight gets twice the time. 0 counts as 1.
-    pub weight: u32,
+    /// The flow that it belongs to; a bulk call of none is a flow of weight 1 by itself.
+    pub flow: Option<FlowId>,
 }
+
+/// A flow's number: bulk calls that are served as one, such as those of a job. Never used twice by one scheduler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlowId(pub u64);
 
 /// A lane's number: never used twice by one scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -237,4 +263,33 @@ impl LaneLoad {
     pub const fn running(&self) -> usize {
         self.interactive_running + self.bulk_running + self.control_running
     }
+}
+
+/// How a lane does, of late and now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneStatus {
+    /// Its load.
+    pub load: LaneLoad,
+    /// Its bounds.
+    pub limits: LaneLimits,
+    /// No call of the last minute came too late for its start, nor was refused because it would have.
+    pub meeting_deadlines: bool,
+    /// The median wait of interactive calls for their start, in nanoseconds, over the last minute and at most 64 of
+    /// them; `None` where there was none.
+    pub start_delay_nanos: Option<u64>,
+    /// Units of work (tokens) of the next bulk quantum.
+    pub quantum_units: u64,
+    /// Units of work (tokens) a second in bulk calls, where it was measured.
+    pub units_per_second: Option<u64>,
+}
+
+/// The pool of compute permits at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PermitsLoad {
+    /// Permits that there are.
+    pub pool: u64,
+    /// Held by bulk calls, those that are held at a checkpoint included.
+    pub bulk: u64,
+    /// Held by interactive and control calls; they may overdraw the pool.
+    pub others: u64,
 }

@@ -6,8 +6,9 @@
 use std::collections::BTreeSet;
 
 use super::budget::Budget;
-use super::call::{Class, LaneLimits, LaneLoad, Policy, Ticket};
+use super::call::{Class, LaneLimits, LaneLoad, LaneStatus, Policy, Ticket};
 use super::speed::{QuantumSize, Speed};
+use super::starts::Starts;
 use super::tick::Tick;
 use crate::engine::Preempt;
 
@@ -25,6 +26,7 @@ pub(super) struct Lane {
     pub(super) running: BTreeSet<Ticket>,
     pub(super) closed: bool,
     pub(super) quantum: QuantumSize,
+    pub(super) starts: Starts,
     runs: [usize; 3],
     held: usize,
     /// Nanoseconds for which interactive work may still withhold the lane from bulk work.
@@ -64,6 +66,7 @@ impl Lane {
             running: BTreeSet::new(),
             closed: false,
             quantum: QuantumSize::new(policy.first_quantum, policy.quantum_nanos),
+            starts: Starts::default(),
             runs: [0; 3],
             held: 0,
             credit: policy.patience(),
@@ -167,17 +170,48 @@ impl Lane {
         self.speeds[index(class)].nanos(units)
     }
 
+    /// How it does, of late and at `now`.
+    pub(super) fn status(&self, now: Tick) -> LaneStatus {
+        LaneStatus {
+            load: self.load(),
+            limits: self.limits,
+            meeting_deadlines: self.starts.on_time(now),
+            start_delay_nanos: self.starts.median(now),
+            quantum_units: self.quantum.units(),
+            units_per_second: self.speeds[index(Class::Bulk)].units_in(1_000_000_000),
+        }
+    }
+
     /// Calls that wait and run in a class.
-    pub(super) fn count(&self, class: Class) -> usize {
+    fn count(&self, class: Class) -> usize {
         self.waits(class) + self.runs(class)
     }
 
     /// Nanoseconds of the work of a class that is not done; `None` where it was never measured.
-    pub(super) fn backlog_nanos(&self, class: Class) -> Option<u64> {
+    fn backlog_nanos(&self, class: Class) -> Option<u64> {
         match self.backlog[index(class)] {
             0 => Some(0),
             units => self.nanos(class, units),
         }
+    }
+
+    /// Nanoseconds from one call of a class leaving the lane to the next, by measured speed: when a full queue has a
+    /// place.
+    pub(super) fn departure(&self, class: Class) -> Option<u64> {
+        let calls = u64::try_from(self.count(class)).unwrap_or(u64::MAX).max(1);
+        Some(self.backlog_nanos(class)? / calls)
+    }
+
+    /// Nanoseconds until the work ahead has given back `bytes`, by measured speed.
+    pub(super) fn bytes_free_in(&self, bytes: u64) -> Option<u64> {
+        let classes = [Class::Interactive, Class::Bulk];
+        let work = classes
+            .into_iter()
+            .map(|class| self.backlog_nanos(class))
+            .sum::<Option<u64>>()?;
+        let used = self.budget.used().max(1);
+        let share = u128::from(work) * u128::from(bytes) / u128::from(used);
+        Some(u64::try_from(share).unwrap_or(u64::MAX))
     }
 
     pub(super) fn waits(&self, class: Class) -> usize {

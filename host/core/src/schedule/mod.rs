@@ -8,8 +8,9 @@
 //! 1. A call starts no later than its `start_by`, or it is rejected; it never waits for its deadline. Where the lane's
 //!    measured speed says that it cannot start in time, it is refused when it is offered (SCHED-03).
 //! 2. Interactive calls start in order of deadline, and before bulk (SCHED-02, SCHED-05).
-//! 3. Bulk calls share the daemon's time by weight, measured in compute, and a call that waits ages past those that
-//!    come later (SCHED-06). A call is given one quantum at a time: about 200 ms of measured work (SCHED-04).
+//! 3. Bulk work shares the daemon's time by weight, measured in compute, and a call that waits ages past those that
+//!    come later (SCHED-06). The calls of one job are one flow: the time that they were given counts on from call to
+//!    call. A call is given one quantum at a time: about 200 ms of measured work (SCHED-04).
 //! 4. Interactive work may withhold a lane from its bulk work for 800 ms, and for 4 ns for each ns that bulk works:
 //!    then bulk is due, and its turn comes before that of a query. So bulk keeps a fifth of the time (OQ-12).
 //! 5. While interactive work is there, on any lane, a running bulk call is held at its checkpoints, within rule 4;
@@ -25,17 +26,19 @@
 
 mod budget;
 mod call;
+mod flow;
 mod lane;
 mod packing;
 mod permits;
 mod scheduler;
 mod speed;
+mod starts;
 mod tick;
 
 pub use self::budget::{Budget, Reservation};
 pub use self::call::{
-    AtCheckpoint, Call, Class, LaneId, LaneLimits, LaneLoad, NotAdmitted, Policy, Refusal, Step, Ticket, Withdrawn,
-    Worked,
+    AtCheckpoint, Call, Class, FlowId, LaneId, LaneLimits, LaneLoad, LaneStatus, NotAdmitted, Order, PermitsLoad,
+    Policy, Refusal, Step, Ticket, Withdrawn, Worked,
 };
 pub use self::packing::{Packing, QuantumBounds, cut};
 pub use self::scheduler::Scheduler;

@@ -5,7 +5,7 @@
 //! never overdraws, except that a call which wants more than the pool has runs when no other bulk call does. Not known
 //! here: which call they are for.
 
-use super::call::Class;
+use super::call::{Class, PermitsLoad};
 
 /// The pool.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +37,14 @@ impl Permits {
 
     pub(super) fn give_back(&mut self, class: Class, threads: u32) {
         *self.of(class) -= u64::from(threads);
+    }
+
+    pub(super) const fn load(&self) -> PermitsLoad {
+        PermitsLoad {
+            pool: self.pool,
+            bulk: self.bulk,
+            others: self.others,
+        }
     }
 
     fn of(&mut self, class: Class) -> &mut u64 {

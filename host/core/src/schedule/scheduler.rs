@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::budget::Reservation;
 use super::call::{
-    AtCheckpoint, Call, Class, LaneId, LaneLimits, LaneLoad, NotAdmitted, Policy, Refusal, Step, Ticket, Withdrawn,
-    Worked,
+    AtCheckpoint, Call, Class, FlowId, LaneId, LaneLimits, LaneLoad, LaneStatus, NotAdmitted, Order, PermitsLoad,
+    Policy, Refusal, Step, Ticket, Withdrawn, Worked,
 };
+use super::flow::{Flows, Standing};
 use super::lane::{Lane, rank};
 use super::permits::Permits;
 use super::speed::advice_ms;
@@ -28,9 +29,7 @@ struct Entry {
     start_by: Tick,
     /// Since when it waits, for its rank.
     since: Tick,
-    /// Nanoseconds of compute that it was given, times its threads, over its weight, counted from where the field
-    /// stood when it came.
-    virtual_time: u64,
+    standing: Standing,
     units_left: u64,
     reservation: Reservation,
     place: Place,
@@ -49,6 +48,7 @@ pub struct Scheduler {
     permits: Permits,
     lanes: BTreeMap<LaneId, Lane>,
     calls: BTreeMap<Ticket, Entry>,
+    flows: Flows,
     expiry: BTreeSet<(Tick, Ticket)>,
     /// Interactive calls over all lanes, waiting and running.
     interactive: usize,
@@ -68,6 +68,7 @@ impl Scheduler {
             policy,
             lanes: BTreeMap::new(),
             calls: BTreeMap::new(),
+            flows: Flows::default(),
             expiry: BTreeSet::new(),
             interactive: 0,
             field: 0,
@@ -104,13 +105,28 @@ impl Scheduler {
         waiting
     }
 
+    /// Opens a flow: bulk calls that share one account of served time. Twice the weight gets twice the time; 0 counts
+    /// as 1.
+    pub fn open_flow(&mut self, weight: u32) -> FlowId {
+        self.flows.open(weight, self.field, self.tickets_issued)
+    }
+
+    /// Forgets a flow. Calls that it still has keep their place; an unknown flow changes nothing.
+    pub fn close_flow(&mut self, flow: FlowId) {
+        self.flows.close(flow);
+    }
+
     /// Admits a call as a whole or not at all (API-05).
     ///
     /// # Errors
     /// [`Refusal`] names the bound and when to come back; nothing has changed then.
     pub fn offer(&mut self, now: Tick, lane: LaneId, call: Call) -> Result<Ticket, Refusal> {
         self.advance(now);
-        let reservation = self.admit(lane, &call)?;
+        let reservation = self.admit(lane, &call).inspect_err(|refusal| {
+            if matches!(refusal.why, NotAdmitted::Late | NotAdmitted::TooBusy { .. }) {
+                self.missed(lane);
+            }
+        })?;
         let ticket = Ticket(self.tickets_issued);
         self.tickets_issued += 1;
         let entry = Entry {
@@ -118,7 +134,9 @@ impl Scheduler {
             call,
             start_by: call.start_by,
             since: self.clock,
-            virtual_time: self.field,
+            standing: self
+                .flows
+                .standing(call.flow, self.field, self.policy.claim(), ticket.0),
             units_left: call.units.min(MOST_UNITS),
             reservation,
             place: Place::Waiting,
@@ -141,13 +159,14 @@ impl Scheduler {
             && start_by < self.clock
             && let Some(entry) = self.forget(ticket)
         {
+            self.missed(entry.lane);
             return Step::Reject(entry.lane, ticket);
         }
-        let bulk = self.bulk();
-        let due = bulk.filter(|(_, _, due)| *due);
-        let due = due.map(|(lane, ticket, _)| (lane, ticket));
-        let queries_first = || self.query().or(bulk.map(|(lane, ticket, _)| (lane, ticket)));
-        match self.control().or(due).or_else(queries_first) {
+        let chosen = match self.policy.order {
+            Order::Fair => self.fairest(),
+            Order::Arrival => self.control().or_else(|| self.oldest()),
+        };
+        match chosen {
             Some((lane, ticket)) => {
                 self.start(ticket);
                 Step::Start(lane, ticket)
@@ -203,7 +222,8 @@ impl Scheduler {
         let Some(lane) = self.lanes.get_mut(&entry.lane) else {
             return AtCheckpoint::Go;
         };
-        if entry.call.class == Class::Bulk && lane.should_hold(present) {
+        let may_hold = entry.call.class == Class::Bulk && self.policy.order == Order::Fair;
+        if may_hold && lane.should_hold(present) {
             if !std::mem::replace(held, true) {
                 lane.hold();
             }
@@ -222,7 +242,11 @@ impl Scheduler {
             None => Withdrawn::Unknown,
             Some(Place::Running { .. }) => Withdrawn::Running,
             Some(Place::Waiting) => {
-                self.forget(ticket);
+                let entry = self.forget(ticket);
+                // Its caller saw the end of its patience a moment before this did.
+                if let Some(late) = entry.filter(|entry| entry.start_by <= self.clock) {
+                    self.missed(late.lane);
+                }
                 Withdrawn::Waiting
             }
         }
@@ -247,11 +271,29 @@ impl Scheduler {
         self.lanes.get(&lane).map(Lane::load).unwrap_or_default()
     }
 
+    /// How the lane does, of late and now; `None` for a lane that is gone.
+    #[must_use]
+    pub fn status(&self, now: Tick, lane: LaneId) -> Option<LaneStatus> {
+        self.lanes.get(&lane).map(|lane| lane.status(now))
+    }
+
+    /// The pool of permits now.
+    #[must_use]
+    pub const fn permits(&self) -> PermitsLoad {
+        self.permits.load()
+    }
+
+    /// Nanoseconds that so many units of bulk work take on the lane alone, where its speed was measured.
+    #[must_use]
+    pub fn bulk_nanos(&self, lane: LaneId, units: u64) -> Option<u64> {
+        self.lanes.get(&lane)?.nanos(Class::Bulk, units)
+    }
+
     /// When a call that cannot start in time should be offered again, in milliseconds: after the lane's work ahead, by
     /// its measured speed.
     #[must_use]
     pub fn retry_after_ms(&self, lane: LaneId, class: Class) -> u64 {
-        advice_ms(self.lanes.get(&lane).and_then(|lane| departure(lane, class)))
+        advice_ms(self.lanes.get(&lane).and_then(|lane| lane.departure(class)))
     }
 
     /// Lets time pass up to `now`.
@@ -267,6 +309,14 @@ impl Scheduler {
         }
     }
 
+    /// A call came too late for its start, or would have.
+    fn missed(&mut self, lane: LaneId) {
+        let clock = self.clock;
+        if let Some(lane) = self.lanes.get_mut(&lane) {
+            lane.starts.missed(clock);
+        }
+    }
+
     /// Checks every bound and takes the call's bytes.
     fn admit(&self, id: LaneId, call: &Call) -> Result<Reservation, Refusal> {
         let refuse = |why, retry_after_ms| Err(Refusal { why, retry_after_ms });
@@ -274,14 +324,15 @@ impl Scheduler {
             return refuse(NotAdmitted::Closed, 0);
         };
         if self.clock > call.start_by {
-            return refuse(NotAdmitted::Late, advice_ms(departure(lane, call.class)));
+            return refuse(NotAdmitted::Late, advice_ms(lane.departure(call.class)));
         }
         let limit = lane.depth(call.class);
         if lane.waits(call.class) >= limit {
-            return refuse(NotAdmitted::Depth { limit }, advice_ms(departure(lane, call.class)));
+            return refuse(NotAdmitted::Depth { limit }, advice_ms(lane.departure(call.class)));
         }
         let patience = call.start_by.since(self.clock);
         if call.class == Class::Interactive
+            && self.policy.order == Order::Fair
             && let Some(wait) = self.wait_for_slot(lane, call.deadline)
             && wait > patience
         {
@@ -293,7 +344,7 @@ impl Scheduler {
             return refuse(NotAdmitted::NeverFits { asked, limit }, 0);
         }
         lane.budget.reserve(asked).or_else(|free| {
-            let retry_after_ms = advice_ms(bytes_free_in(lane, asked - free));
+            let retry_after_ms = advice_ms(lane.bytes_free_in(asked - free));
             refuse(NotAdmitted::Bytes { asked, free, limit }, retry_after_ms)
         })
     }
@@ -328,6 +379,30 @@ impl Scheduler {
             units => lane.nanos(Class::Interactive, units)?,
         };
         (slot_free < u64::MAX).then(|| slot_free.saturating_add(work / u64::from(lane.limits.slots)))
+    }
+
+    /// The call that goes next by the rules: control, bulk that is due, the nearest query, the lowest bulk.
+    fn fairest(&self) -> Option<(LaneId, Ticket)> {
+        let bulk = self.bulk();
+        let due = bulk.filter(|(_, _, due)| *due);
+        let due = due.map(|(lane, ticket, _)| (lane, ticket));
+        let queries_first = || self.query().or(bulk.map(|(lane, ticket, _)| (lane, ticket)));
+        self.control().or(due).or_else(queries_first)
+    }
+
+    /// The call that has waited longest on a lane with a free slot, if the pool has permits for it. Nothing passes it.
+    fn oldest(&self) -> Option<(LaneId, Ticket)> {
+        let lanes = self.lanes.iter().filter(|(_, lane)| lane.takes_calls());
+        let waiting = lanes.flat_map(|(id, lane)| {
+            let query = lane.interactive.first().map(|(_, ticket)| *ticket);
+            let bulk = lane.bulk.first().map(|(_, ticket)| *ticket);
+            query.into_iter().chain(bulk).map(move |ticket| (*id, lane, ticket))
+        });
+        let arrival = |ticket: &Ticket| self.calls.get(ticket).map(|entry| (entry.standing.arrival, *ticket));
+        let (id, lane, ticket) = waiting.min_by_key(|(_, _, ticket)| arrival(ticket))?;
+        self.permits
+            .admit_bulk(lane.limits.threads, false)
+            .then_some((id, ticket))
     }
 
     /// A load or unload whose lane has come to rest.
@@ -365,7 +440,11 @@ impl Scheduler {
     fn next_event(&self) -> Option<Tick> {
         let expiry = self.expiry.first().map(|(start_by, _)| start_by.after(1));
         let withheld = |lane: &&Lane| {
-            self.interactive > 0 && !lane.bulk.is_empty() && lane.takes_bulk() && lane.runs(Class::Bulk) == 0
+            self.policy.order == Order::Fair
+                && self.interactive > 0
+                && !lane.bulk.is_empty()
+                && lane.takes_bulk()
+                && lane.runs(Class::Bulk) == 0
         };
         let due = self.lanes.values().filter(withheld).map(Lane::credit);
         let due = due.filter(|credit| *credit > 0).min();
@@ -384,8 +463,8 @@ impl Scheduler {
             return;
         };
         match entry.call.class {
-            Class::Interactive => lane.interactive.insert((entry.call.deadline, ticket)),
-            Class::Bulk => lane.bulk.insert((rank(entry.virtual_time, entry.since), ticket)),
+            Class::Interactive => lane.interactive.insert((by_deadline(entry, self.policy.order), ticket)),
+            Class::Bulk => lane.bulk.insert((by_service(entry, self.policy.order), ticket)),
             Class::Control => lane.control.insert(ticket),
         };
     }
@@ -398,8 +477,10 @@ impl Scheduler {
             return;
         };
         match entry.call.class {
-            Class::Interactive => lane.interactive.remove(&(entry.call.deadline, ticket)),
-            Class::Bulk => lane.bulk.remove(&(rank(entry.virtual_time, entry.since), ticket)),
+            Class::Interactive => lane
+                .interactive
+                .remove(&(by_deadline(entry, self.policy.order), ticket)),
+            Class::Bulk => lane.bulk.remove(&(by_service(entry, self.policy.order), ticket)),
             Class::Control => lane.control.remove(&ticket),
         };
     }
@@ -415,11 +496,14 @@ impl Scheduler {
             began: clock,
             held: false,
         };
-        let class = entry.call.class;
+        let (class, waited) = (entry.call.class, clock.since(entry.since));
         if class == Class::Bulk {
-            self.field = self.field.max(entry.virtual_time);
+            self.field = self.field.max(entry.standing.virtual_time);
         }
         if let Some(lane) = self.lanes.get_mut(&entry.lane) {
+            if class == Class::Interactive {
+                lane.starts.started(clock, waited);
+            }
             lane.enter(class, ticket);
             self.permits.take(class, lane.limits.threads);
         }
@@ -441,8 +525,7 @@ impl Scheduler {
         lane.measured(class, worked.units, worked.nanos);
         self.permits.give_back(class, lane.limits.threads);
         let compute = worked.nanos.saturating_mul(u64::from(lane.limits.threads));
-        let charge = compute / u64::from(entry.call.weight.max(1));
-        entry.virtual_time = entry.virtual_time.saturating_add(charge);
+        self.flows.charge(entry.call.flow, &mut entry.standing, compute);
         Some(())
     }
 
@@ -470,20 +553,18 @@ impl Scheduler {
     }
 }
 
-/// Nanoseconds from one call of a class leaving the lane to the next, by measured speed: when a full queue has a place.
-fn departure(lane: &Lane, class: Class) -> Option<u64> {
-    let calls = u64::try_from(lane.count(class)).unwrap_or(u64::MAX).max(1);
-    Some(lane.backlog_nanos(class)? / calls)
+/// An interactive call's place in its queue.
+const fn by_deadline(entry: &Entry, order: Order) -> Tick {
+    match order {
+        Order::Fair => entry.call.deadline,
+        Order::Arrival => Tick(entry.standing.arrival),
+    }
 }
 
-/// Nanoseconds until the work ahead has given back `bytes`, by measured speed.
-fn bytes_free_in(lane: &Lane, bytes: u64) -> Option<u64> {
-    let classes = [Class::Interactive, Class::Bulk];
-    let work = classes
-        .into_iter()
-        .map(|class| lane.backlog_nanos(class))
-        .sum::<Option<u64>>()?;
-    let used = lane.budget.used().max(1);
-    let share = u128::from(work) * u128::from(bytes) / u128::from(used);
-    Some(u64::try_from(share).unwrap_or(u64::MAX))
+/// A bulk call's place in its queue.
+const fn by_service(entry: &Entry, order: Order) -> u64 {
+    match order {
+        Order::Fair => rank(entry.standing.virtual_time, entry.since),
+        Order::Arrival => entry.standing.arrival,
+    }
 }

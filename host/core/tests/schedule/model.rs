@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 
 use synapse_core::engine::Preempt;
-use synapse_core::schedule::{Call, Class, LaneId, LaneLimits, LaneLoad, NotAdmitted, Policy, Refusal, Tick, Ticket};
+use synapse_core::schedule::{
+    Call, Class, FlowId, LaneId, LaneLimits, LaneLoad, NotAdmitted, Policy, Refusal, Tick, Ticket,
+};
 
 /// Where a request stands at the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +28,19 @@ pub struct Held {
     pub since: Tick,
     /// Quanta that it was given.
     pub turns: u32,
-    /// What its last quantum was charged with.
+    /// What its last quantum was charged with; at first what its flow had been given beyond the field.
     pub last_charge: u64,
+    /// Its share.
+    pub weight: u32,
+    /// What it and its flow were given, over the weight.
+    pub served: u64,
+}
+
+/// The account of a flow.
+#[derive(Clone, Copy, Debug)]
+struct FlowModel {
+    weight: u32,
+    served: u64,
 }
 
 /// One lane's bounds and account.
@@ -48,10 +61,15 @@ pub struct Model {
     pub now: Tick,
     pub calls: BTreeMap<Ticket, Held>,
     pub lanes: BTreeMap<LaneId, LaneModel>,
+    flows: BTreeMap<FlowId, FlowModel>,
+    /// The most that any bulk call had been given when it started: where a newcomer stands.
+    field: u64,
 }
 
 const WITHHELD_PER_WORK: u64 = 4;
 const PATIENCE: u64 = 800_000_000;
+/// What a flow may be behind the field when it comes back, for each permit of the pool.
+const CLAIM: u64 = 400_000_000;
 
 impl Model {
     pub fn new(policy: Policy) -> Self {
@@ -60,6 +78,31 @@ impl Model {
             now: Tick(0),
             calls: BTreeMap::new(),
             lanes: BTreeMap::new(),
+            flows: BTreeMap::new(),
+            field: 0,
+        }
+    }
+
+    pub fn open_flow(&mut self, id: FlowId, weight: u32) {
+        let flow = FlowModel {
+            weight,
+            served: self.field,
+        };
+        assert!(self.flows.insert(id, flow).is_none(), "a flow's number twice");
+    }
+
+    pub fn close_flow(&mut self, id: FlowId) {
+        assert!(self.flows.remove(&id).is_some(), "a flow that is not open");
+    }
+
+    /// A quantum has returned: its compute, over the weight, is on the account of the call and of its flow.
+    pub fn charge(&mut self, ticket: Ticket, nanos: u64) {
+        let held = self.calls.get_mut(&ticket).expect("a request that ran");
+        let threads = u64::from(self.lanes[&held.lane].limits.threads);
+        held.last_charge = nanos * threads / u64::from(held.weight);
+        held.served += held.last_charge;
+        if let Some(flow) = held.call.flow {
+            self.flows.get_mut(&flow).expect("an open flow").served += held.last_charge;
         }
     }
 
@@ -215,6 +258,16 @@ impl Model {
     }
 
     pub fn admitted(&mut self, ticket: Ticket, lane: LaneId, call: Call) {
+        let field = self.field;
+        let (weight, served) = match call.flow {
+            None => (1, field),
+            Some(flow) => {
+                let flow = self.flows.get_mut(&flow).expect("an open flow");
+                let claim = CLAIM * u64::from(self.policy.permits);
+                flow.served = flow.served.max(field.saturating_sub(claim));
+                (flow.weight, flow.served)
+            }
+        };
         let held = Held {
             call,
             lane,
@@ -222,7 +275,9 @@ impl Model {
             start_by: call.start_by,
             since: self.now,
             turns: 0,
-            last_charge: 0,
+            last_charge: served.saturating_sub(field),
+            weight,
+            served,
         };
         assert!(self.calls.insert(ticket, held).is_none(), "a ticket twice");
     }
@@ -239,7 +294,10 @@ impl Model {
         match held.call.class {
             Class::Control => assert_eq!(self.running(lane), 0, "rule 7: control runs alone"),
             Class::Interactive => self.check_query(lane, ticket, &held),
-            Class::Bulk => self.check_bulk(lane, ticket, &held),
+            Class::Bulk => {
+                self.check_bulk(lane, ticket, &held);
+                self.field = self.field.max(held.served);
+            }
         }
         if held.call.class != Class::Control {
             assert!(self.takes_calls(lane), "rules 6 and 7: no slot, or control goes first");
@@ -268,11 +326,18 @@ impl Model {
             let startable = |id: &LaneId| self.waits(*id, Class::Interactive) > 0 && self.takes_calls(*id);
             assert!(!self.lanes.keys().any(startable), "rule 2: a query could have started");
         }
-        // A newcomer gets past one that waits only as far as that one's last quantum was long.
+        // A newcomer gets past one that waits only as far as that one's last quantum was long, and the next call of a
+        // flow as far as its claim.
+        let claim = self.field.saturating_sub(held.served);
         let waiting = |held: &Held| held.call.class == Class::Bulk && held.at == At::Waiting;
         for (other, passed) in self.on(lane).filter(|(_, held)| waiting(held)) {
+            let rank = |held: &Held, ticket| (held.served + held.since.0, ticket);
+            assert!(
+                rank(held, ticket) <= rank(passed, *other),
+                "rule 3: one that was given less, or waits longer, is passed over"
+            );
             let ahead = held.turns == 0 && *other != ticket;
-            let allowed = passed.since.after(passed.last_charge);
+            let allowed = passed.since.after(passed.last_charge).after(claim);
             assert!(!ahead || held.since <= allowed, "rule 3: a bulk call does not age");
         }
     }

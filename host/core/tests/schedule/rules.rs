@@ -2,9 +2,11 @@
 //!
 //! State: none. The engines here take the time that their test says; nothing is random.
 
+use std::collections::BTreeMap;
+
 use synapse_core::engine::Preempt;
 use synapse_core::schedule::{
-    AtCheckpoint, Call, Class, LaneId, LaneLimits, LaneLoad, NotAdmitted, Policy, Scheduler, Step, Tick, Ticket,
+    AtCheckpoint, Call, Class, LaneId, LaneLimits, LaneLoad, NotAdmitted, Order, Policy, Scheduler, Step, Tick, Ticket,
     Withdrawn, Worked,
 };
 
@@ -17,7 +19,7 @@ fn call(class: Class, start_by_ms: u64) -> Call {
         deadline: Tick(0).after_ms(start_by_ms),
         bytes: 1,
         units: 1_000,
-        weight: 1,
+        flow: None,
     }
 }
 
@@ -154,7 +156,7 @@ fn jobs_share_by_weight() {
     let (mut scheduler, lane) = one_lane(LaneLimits::default());
     let mut offer = |weight| {
         let job = Call {
-            weight,
+            flow: Some(scheduler.open_flow(weight)),
             ..call(Class::Bulk, 10_000_000)
         };
         scheduler.offer(Tick(0), lane, job).expect("room")
@@ -174,6 +176,78 @@ fn jobs_share_by_weight() {
         (240..=260).contains(&quarter),
         "{quarter} thousandths for a quarter of the weight"
     );
+}
+
+/// Proves SCHED-06. A job that comes call by call is charged for all of them: three jobs whose calls have one quantum each
+/// share by weight too.
+#[test]
+fn served_time_counts_on_from_call_to_call() {
+    let (mut scheduler, lane) = one_lane(LaneLimits::default());
+    let flows = [1, 2, 3].map(|weight| scheduler.open_flow(weight));
+    let job = |index: usize| Call {
+        flow: Some(flows[index]),
+        ..call(Class::Bulk, 10_000_000)
+    };
+    let mut waiting = BTreeMap::new();
+    for index in 0..3 {
+        waiting.insert(scheduler.offer(Tick(0), lane, job(index)).expect("room"), index);
+    }
+    let (mut now, mut shares) = (Tick(0), [0_u64; 3]);
+    for _ in 0..3_000 {
+        let ticket = started(&mut scheduler, now);
+        let index = waiting.remove(&ticket).expect("a job's call");
+        now = now.after_ms(100);
+        shares[index] += 100;
+        // The next call is there before the scheduler looks again.
+        assert!(scheduler.finish(now, ticket, worked(100)).is_some());
+        waiting.insert(scheduler.offer(now, lane, job(index)).expect("room"), index);
+    }
+    let sixth: u64 = shares.iter().sum::<u64>() / 6;
+    for (share, weight) in shares.into_iter().zip(1..) {
+        let expected = sixth * weight;
+        assert!(
+            share.abs_diff(expected) * 20 <= expected,
+            "weight {weight}: {share} ms of {shares:?}"
+        );
+    }
+}
+
+/// A plain queue, for benchmarks: everything waits for what came before it, and a job keeps its place.
+#[test]
+fn in_order_of_arrival_a_query_waits_for_the_whole_job() {
+    let mut scheduler = Scheduler::new(Policy {
+        order: Order::Arrival,
+        ..Policy::default()
+    });
+    let lane = scheduler.open(LaneLimits {
+        slots: 2,
+        threads: 1,
+        preempt: Preempt::Checkpoint,
+        ..LaneLimits::default()
+    });
+    let far = 1_000_000;
+    let job = Call {
+        flow: Some(scheduler.open_flow(1)),
+        ..call(Class::Bulk, far)
+    };
+    let first = scheduler.offer(Tick(0), lane, job).expect("room");
+    assert_eq!(started(&mut scheduler, Tick(0)), first);
+    let query = scheduler
+        .offer(Tick(1), lane, call(Class::Interactive, far))
+        .expect("room");
+    let other = scheduler.offer(Tick(2), lane, call(Class::Bulk, far)).expect("room");
+    assert_eq!(scheduler.checkpoint(Tick(3), first), AtCheckpoint::Go);
+    waits(&mut scheduler, Tick(3));
+    scheduler.go_on(Tick(MS), first, worked(1), 1_000);
+    assert_eq!(started(&mut scheduler, Tick(MS)), first, "its next quantum");
+    // The job's next call comes before the query starts.
+    assert!(scheduler.finish(Tick(2 * MS), first, worked(1)).is_some());
+    let second = scheduler.offer(Tick(2 * MS), lane, job).expect("room");
+    for expected in [second, query, other] {
+        assert_eq!(started(&mut scheduler, Tick(3 * MS)), expected);
+        assert!(scheduler.finish(Tick(3 * MS), expected, worked(1)).is_some());
+    }
+    waits(&mut scheduler, Tick(3 * MS));
 }
 
 /// Proves SCHED-06. fault-reports 93: twenty jobs of one quantum each come while a long one runs, and are through long
@@ -203,6 +277,39 @@ fn small_jobs_pass_a_long_one_and_do_not_starve_it() {
     assert!(scheduler.finish(now, first, worked(200)).is_some());
     let second = started(&mut scheduler, now);
     assert!(first == long || second == long, "the long job waits behind newcomers");
+}
+
+/// Proves SCHED-06. A flow that was away while others worked for ten seconds comes back with a claim to two quanta, and
+/// takes turns with them after that.
+#[test]
+fn nobody_saves_up_a_claim() {
+    let (mut scheduler, lane) = one_lane(LaneLimits::default());
+    let (away, busy) = (scheduler.open_flow(1), scheduler.open_flow(1));
+    let quantum = |flow| Call {
+        flow: Some(flow),
+        ..call(Class::Bulk, 10_000_000)
+    };
+    let mut now = Tick(0);
+    for _ in 0..100 {
+        let ticket = scheduler.offer(now, lane, quantum(busy)).expect("room");
+        assert_eq!(started(&mut scheduler, now), ticket);
+        now = now.after_ms(100);
+        assert!(scheduler.finish(now, ticket, worked(100)).is_some());
+    }
+    let mut waiting = BTreeMap::new();
+    for flow in [away, busy] {
+        waiting.insert(scheduler.offer(now, lane, quantum(flow)).expect("room"), flow);
+    }
+    let mut turns = [0_u32; 2];
+    for _ in 0..20 {
+        let ticket = started(&mut scheduler, now);
+        let flow = waiting.remove(&ticket).expect("a call");
+        turns[usize::from(flow == busy)] += 1;
+        now = now.after_ms(100);
+        assert!(scheduler.finish(now, ticket, worked(100)).is_some());
+        waiting.insert(scheduler.offer(now, lane, quantum(flow)).expect("room"), flow);
+    }
+    assert_eq!(turns, [12, 8], "400 ms more, in quanta of 100 ms");
 }
 
 /// Proves SCHED-03. A lane that is known to be busy for longer than a query may wait says so at once, with the time

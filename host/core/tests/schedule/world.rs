@@ -9,8 +9,8 @@ use std::fmt::Write as _;
 use synapse_core::engine::Preempt;
 use synapse_core::job::{JobEvent, JobState};
 use synapse_core::schedule::{
-    AtCheckpoint, Call, Class, LaneId, LaneLimits, LaneLoad, NotAdmitted, Packing, Policy, QuantumBounds, Reservation,
-    Scheduler, Step, Tick, Ticket, Withdrawn, Worked,
+    AtCheckpoint, Call, Class, FlowId, LaneId, LaneLimits, LaneLoad, NotAdmitted, Packing, Policy, QuantumBounds,
+    Reservation, Scheduler, Step, Tick, Ticket, Withdrawn, Worked,
 };
 
 use crate::chance::Chance;
@@ -39,6 +39,8 @@ struct Job {
     committed: Vec<bool>,
     state: JobState,
     weight: u32,
+    /// Its account of served time, while it is live: its calls come one after another.
+    flow: Option<FlowId>,
 }
 
 /// A request that was admitted and has not ended.
@@ -72,6 +74,8 @@ pub struct World {
     model: Model,
     engines: Vec<Engine>,
     jobs: Vec<Job>,
+    /// Live jobs that have items left and no call now.
+    between: Vec<usize>,
     live: BTreeMap<Ticket, Live>,
     results: Vec<(Tick, LaneId, Reservation)>,
     wake: Option<Tick>,
@@ -93,6 +97,7 @@ impl World {
             model: Model::new(policy),
             engines: Vec::new(),
             jobs: Vec::new(),
+            between: Vec::new(),
             live: BTreeMap::new(),
             results: Vec::new(),
             wake: None,
@@ -180,19 +185,19 @@ impl World {
         let lengths = (0..items).map(|_| self.length(2_000)).collect();
         let patience = self.chance.scaled(1, 4_096) * MS;
         let more = self.chance.scaled(1, 4_096) * MS;
-        self.offer_new(Class::Interactive, lengths, patience, patience + more, None, 1);
+        self.offer_new(Class::Interactive, lengths, patience, patience + more);
     }
 
     fn small_batch(&mut self) {
         let items = self.chance.within(1, 24);
         let lengths = self.lengths(items);
         let deadline = self.chance.scaled(64, 32_768) * MS;
-        self.offer_new(Class::Bulk, lengths, deadline, deadline, None, 1);
+        self.offer_new(Class::Bulk, lengths, deadline, deadline);
     }
 
     fn control(&mut self) {
         let patience = self.chance.scaled(64, 8_192) * MS;
-        self.offer_new(Class::Control, vec![1], patience, patience, None, 1);
+        self.offer_new(Class::Control, vec![1], patience, patience);
     }
 
     fn lengths(&mut self, items: u64) -> Vec<u32> {
@@ -212,6 +217,7 @@ impl World {
             lengths,
             state: JobState::FailedTransient,
             weight: u32::try_from(self.chance.within(1, 4)).expect("small"),
+            flow: None,
         };
         self.jobs.push(job);
         self.submit(self.jobs.len() - 1);
@@ -221,39 +227,70 @@ impl World {
     fn submit(&mut self, number: usize) {
         let job = &self.jobs[number];
         assert_eq!(job.state, JobState::FailedTransient, "a live or ended job is submitted");
-        let (lengths, weight) = (job.lengths.clone(), job.weight);
-        let far = 1 << 50;
-        if self.offer_new(Class::Bulk, lengths, far, far, Some(number), weight) {
+        let weight = job.weight;
+        let flow = self.scheduler.open_flow(weight);
+        self.model.open_flow(flow, weight);
+        self.jobs[number].flow = Some(flow);
+        if self.next_call(number) {
             self.jobs[number].state = JobState::Queued;
+        } else {
+            self.close_flow(number);
         }
     }
 
-    fn offer_new(
-        &mut self,
-        class: Class,
-        lengths: Vec<u32>,
-        patience: u64,
-        deadline: u64,
-        job: Option<usize>,
-        weight: u32,
-    ) -> bool {
-        let engine = match job {
-            Some(number) => self.jobs[number].engine,
-            None => self.chance.index(self.engines.len()),
+    fn close_flow(&mut self, number: usize) {
+        if let Some(flow) = self.jobs[number].flow.take() {
+            self.scheduler.close_flow(flow);
+            self.model.close_flow(flow);
+        }
+    }
+
+    /// Offers some of the items that a live job has left.
+    fn next_call(&mut self, number: usize) -> bool {
+        let most = usize::try_from(self.chance.scaled(1, 200)).expect("small");
+        let job = &self.jobs[number];
+        let mut room = most;
+        let elsewhere: Vec<bool> = job
+            .committed
+            .iter()
+            .map(|done| {
+                let here = !done && room > 0;
+                room -= usize::from(here);
+                !here
+            })
+            .collect();
+        let (lengths, flow, engine) = (job.lengths.clone(), job.flow, job.engine);
+        let packing = Packing::new(&lengths, &elsewhere);
+        let far = self.now.after(1 << 50);
+        let call = Call {
+            class: Class::Bulk,
+            start_by: far,
+            deadline: far,
+            // A job always fits alone, so that it comes to its end.
+            bytes: self.chance.scaled(1, 200),
+            units: packing.tokens_left(),
+            flow,
         };
-        let done: &[bool] = job.map_or(&[], |number| &self.jobs[number].committed);
-        let packing = Packing::new(&lengths, done);
-        let id = self.engines[engine].id;
-        // A job always fits alone, so that it comes to its end; a query may ask for more than there ever is.
-        let most = if job.is_some() { 200 } else { 700 };
+        self.offer(engine, call, Some(number), lengths, packing)
+    }
+
+    fn offer_new(&mut self, class: Class, lengths: Vec<u32>, patience: u64, deadline: u64) -> bool {
+        let engine = self.chance.index(self.engines.len());
+        let packing = Packing::new(&lengths, &[]);
         let call = Call {
             class,
             start_by: self.now.after(patience),
             deadline: self.now.after(deadline),
-            bytes: self.chance.scaled(1, most),
+            // It may ask for more than there ever is.
+            bytes: self.chance.scaled(1, 700),
             units: packing.tokens_left(),
-            weight,
+            flow: None,
         };
+        self.offer(engine, call, None, lengths, packing)
+    }
+
+    fn offer(&mut self, engine: usize, call: Call, job: Option<usize>, lengths: Vec<u32>, packing: Packing) -> bool {
+        let (id, class) = (self.engines[engine].id, call.class);
         let before = self.scheduler.load(id);
         let outcome = self.scheduler.offer(self.now, id, call);
         self.model.check_offer(id, &call, &outcome);
@@ -316,17 +353,18 @@ impl World {
         self.live.keys().nth(index).copied()
     }
 
-    /// A request is over for the scheduler and for its caller.
+    /// A request is over for the scheduler and for its caller; a job goes on where it has items left.
     fn end(&mut self, ticket: Ticket, event: JobEvent) {
         let live = self.live.remove(&ticket).expect("an end of a request that is live");
         assert!(self.model.calls.remove(&ticket).is_some());
-        if let Some(number) = live.job {
-            let job = &mut self.jobs[number];
-            if event == JobEvent::Finish {
-                assert!(job.committed.iter().all(|done| *done), "done, and items are missing");
-            }
-            job.state = job.state.on(event).expect("a job's state allows it");
+        let Some(number) = live.job else { return };
+        let job = &mut self.jobs[number];
+        if event == JobEvent::Finish && !job.committed.iter().all(|done| *done) {
+            self.between.push(number);
+            return;
         }
+        job.state = job.state.on(event).expect("a job's state allows it");
+        self.close_flow(number);
     }
 
     /// A model is unloaded and loaded again: what waits is answered, what runs goes on to its end.
@@ -362,11 +400,11 @@ impl World {
         model.now = self.now;
         self.model = model;
         self.results.clear();
-        for live in std::mem::take(&mut self.live).into_values() {
-            if let Some(number) = live.job {
-                let job = &mut self.jobs[number];
-                job.state = job.state.on(JobEvent::Restart).expect("a restart is always allowed");
-            }
+        self.live.clear();
+        self.between.clear();
+        for job in &mut self.jobs {
+            job.state = job.state.on(JobEvent::Restart).expect("a restart is always allowed");
+            job.flow = None;
         }
         for index in 0..self.engines.len() {
             let limits = self.engines[index].limits;
@@ -376,8 +414,13 @@ impl World {
         }
     }
 
-    /// Carries out the scheduler's steps until it waits.
+    /// Carries out the scheduler's steps until it waits. Jobs between two calls go on first, where there is room.
     fn settle(&mut self) {
+        for number in std::mem::take(&mut self.between) {
+            if !self.next_call(number) {
+                self.between.push(number);
+            }
+        }
         loop {
             match self.scheduler.next(self.now) {
                 Step::Start(lane, ticket) => self.start(lane, ticket),
@@ -509,6 +552,7 @@ impl World {
             units: if failed { 0 } else { quantum.units },
             nanos: quantum.nanos,
         };
+        self.model.charge(ticket, worked.nanos);
         if !failed && let Some(number) = live.job {
             for item in &quantum.items {
                 let done = std::mem::replace(&mut self.jobs[number].committed[*item], true);
@@ -526,7 +570,7 @@ impl World {
                 let left = live.packing.tokens_left();
                 self.scheduler.go_on(self.now, ticket, worked, left);
                 self.note(|| format!("go on {ticket:?}, {left} left"));
-                self.model_goes_on(ticket, worked);
+                self.model_goes_on(ticket);
                 return;
             }
         };
@@ -547,14 +591,12 @@ impl World {
         }
     }
 
-    fn model_goes_on(&mut self, ticket: Ticket, worked: Worked) {
+    fn model_goes_on(&mut self, ticket: Ticket) {
         let now = self.now;
         let held = self.model.calls.get_mut(&ticket).expect("a live request");
-        let threads = u64::from(self.model.lanes[&held.lane].limits.threads);
         held.at = At::Waiting;
         held.since = now;
         held.start_by = held.call.deadline;
-        held.last_charge = worked.nanos * threads / u64::from(held.call.weight.max(1));
     }
 
     /// No more arrivals, except that clients submit their jobs until they are done.
@@ -566,7 +608,8 @@ impl World {
             {
                 self.submit(number);
             }
-            if open.is_none() && self.live.is_empty() && self.results.is_empty() {
+            let over = self.live.is_empty() && self.between.is_empty() && self.results.is_empty();
+            if open.is_none() && over {
                 break;
             }
             self.pass_time();

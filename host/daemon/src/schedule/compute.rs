@@ -15,8 +15,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use synapse_core::schedule::{
-    AtCheckpoint, Call, LaneId, LaneLimits, Policy, Refusal, Reservation, Scheduler, Step, Tick, Ticket, Withdrawn,
-    Worked,
+    AtCheckpoint, Call, Class, FlowId, LaneId, LaneLimits, PermitsLoad, Policy, Refusal, Reservation, Scheduler, Step,
+    Tick, Ticket, Withdrawn, Worked,
 };
 
 use super::control::Control;
@@ -28,6 +28,27 @@ use super::work::Waiting;
 #[derive(Clone, Debug)]
 pub struct Compute {
     shared: Arc<Shared>,
+}
+
+/// A flow while it is open.
+#[derive(Debug)]
+pub struct Flow {
+    shared: Arc<Shared>,
+    id: FlowId,
+}
+
+impl Flow {
+    /// Its number, for calls.
+    #[must_use]
+    pub const fn id(&self) -> FlowId {
+        self.id
+    }
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        self.shared.lock().scheduler.close_flow(self.id);
+    }
 }
 
 /// The lock, and what is told without it.
@@ -54,6 +75,14 @@ pub(super) struct State {
     lanes: HashMap<LaneId, LaneState>,
     /// The moment that the waiting threads wake for.
     wake: Option<Tick>,
+}
+
+/// A call in the hands of a thread.
+pub(super) struct Taken {
+    pub(super) ticket: Ticket,
+    pub(super) waiting: Waiting,
+    /// Units of work of its next quantum, by the lane's measured speed.
+    pub(super) max_units: u64,
 }
 
 /// One lane's calls.
@@ -92,6 +121,23 @@ impl Compute {
                 interactive: AtomicUsize::new(0),
             }),
         }
+    }
+
+    /// Opens a flow: calls that are served as one, with this weight among the bulk work of all lanes. It closes when the
+    /// handle is dropped.
+    #[must_use]
+    pub fn open_flow(&self, weight: u32) -> Flow {
+        let id = self.shared.lock().scheduler.open_flow(weight);
+        Flow {
+            shared: Arc::clone(&self.shared),
+            id,
+        }
+    }
+
+    /// The pool of compute permits now.
+    #[must_use]
+    pub fn permits(&self) -> PermitsLoad {
+        self.shared.lock().scheduler.permits()
     }
 
     pub(super) const fn shared(&self) -> &Arc<Shared> {
@@ -220,7 +266,7 @@ impl<'a> Guard<'a> {
             deadline: self.shared.tick(waiting.spec.deadline),
             bytes: waiting.spec.bytes,
             units: waiting.work.units_left(),
-            weight: 1,
+            flow: waiting.spec.flow,
         };
         let offered = self.scheduler.offer(now, id, call);
         let ticket = offered.map_err(|Refusal { why, retry_after_ms }| Refused::NotAdmitted { why, retry_after_ms })?;
@@ -233,11 +279,19 @@ impl<'a> Guard<'a> {
     }
 
     /// The next call for one of the lane's threads; it runs from here on.
-    pub(super) fn take(&mut self, id: LaneId) -> Option<(Ticket, Waiting)> {
+    pub(super) fn take(&mut self, id: LaneId) -> Option<Taken> {
         let lane = self.lane(id)?;
         let (ticket, waiting) = lane.ready.pop_front()?;
         lane.running.insert(ticket, Arc::clone(&waiting.control));
-        Some((ticket, waiting))
+        let max_units = match waiting.spec.class {
+            Class::Bulk => self.scheduler.quantum_units(id),
+            Class::Interactive | Class::Control => u64::MAX,
+        };
+        Some(Taken {
+            ticket,
+            waiting,
+            max_units,
+        })
     }
 
     /// A call's quantum has returned and another follows.

@@ -22,10 +22,10 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use synapse_core::engine::CallContext;
-use synapse_core::schedule::{LaneId, LaneLimits, NotAdmitted, Ticket, Worked};
+use synapse_core::schedule::{LaneId, LaneLimits, LaneStatus, NotAdmitted, Worked};
 use tokio::sync::oneshot;
 
-use super::compute::{Compute, Guard, Shared};
+use super::compute::{Compute, Guard, Shared, Taken};
 use super::control::Control;
 use super::pending::{CallError, Pending};
 use super::work::{Answered, CallSpec, Progress, Waiting, Work};
@@ -135,6 +135,20 @@ impl Executor {
         self.compute.shared().lock().scheduler.quantum_units(self.lane)
     }
 
+    /// Nanoseconds that so many units of bulk work take on this lane alone, where its speed was measured.
+    #[must_use]
+    pub fn bulk_nanos(&self, units: u64) -> Option<u64> {
+        self.compute.shared().lock().scheduler.bulk_nanos(self.lane, units)
+    }
+
+    /// How the lane does, of late and now; `None` once it is gone.
+    #[must_use]
+    pub fn status(&self) -> Option<LaneStatus> {
+        let shared = self.compute.shared();
+        let now = shared.tick(Instant::now());
+        shared.lock().scheduler.status(now, self.lane)
+    }
+
     /// The load now.
     #[must_use]
     pub fn load(&self) -> ExecutorLoad {
@@ -176,9 +190,9 @@ fn serve(shared: &Shared, lane: LaneId, threads: u32) {
     let mut guard = shared.lock();
     loop {
         guard.pump();
-        if let Some((ticket, waiting)) = guard.take(lane) {
+        if let Some(taken) = guard.take(lane) {
             drop(guard);
-            guard = run(shared, threads, ticket, waiting);
+            guard = run(shared, threads, taken);
         } else if guard.lane(lane).is_none_or(|lane| lane.is_over()) {
             guard.thread_ends(lane);
             return;
@@ -189,9 +203,14 @@ fn serve(shared: &Shared, lane: LaneId, threads: u32) {
 }
 
 /// Runs one quantum outside the lock, and answers the call or puts it back for its next quantum.
-fn run(shared: &Shared, threads: u32, ticket: Ticket, mut waiting: Waiting) -> Guard<'_> {
+fn run(shared: &Shared, threads: u32, taken: Taken) -> Guard<'_> {
+    let Taken {
+        ticket,
+        mut waiting,
+        max_units,
+    } = taken;
     let control = Arc::clone(&waiting.control);
-    let units = waiting.work.units();
+    let mut units = 0;
     let began = Instant::now();
     let remaining = control.deadline().saturating_duration_since(began);
     let stepped = if control.is_cancelled() {
@@ -206,7 +225,11 @@ fn run(shared: &Shared, threads: u32, ticket: Ticket, mut waiting: Waiting) -> G
             threads,
             control: control.as_ref(),
         };
-        match catch_unwind(AssertUnwindSafe(|| waiting.work.step(&ctx))) {
+        let quantum = || {
+            units = waiting.work.next_quantum(max_units);
+            waiting.work.step(&ctx)
+        };
+        match catch_unwind(AssertUnwindSafe(quantum)) {
             Ok(stepped) => stepped.map_err(CallError::Engine),
             Err(payload) => Err(CallError::Panicked(panic_message(payload.as_ref()))),
         }

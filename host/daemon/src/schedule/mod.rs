@@ -11,9 +11,9 @@ mod pending;
 mod tests;
 mod work;
 
-pub use self::compute::Compute;
+pub use self::compute::{Compute, Flow};
 pub use self::control::Control;
 pub use self::executor::{Executor, ExecutorConfig, ExecutorLoad, Refused};
 pub use self::pending::{CallError, Pending};
 pub use self::work::{CallSpec, Progress, Work};
-pub use synapse_core::schedule::{QuantumBounds, cut};
+pub use synapse_core::schedule::QuantumBounds;

@@ -27,7 +27,7 @@ struct Scripted {
 impl Work for Scripted {
     type Output = &'static str;
 
-    fn units(&self) -> u64 {
+    fn next_quantum(&mut self, _: u64) -> u64 {
         1
     }
 
@@ -117,6 +117,7 @@ fn spec(class: Class) -> CallSpec {
         start_by: deadline,
         deadline,
         bytes: 10,
+        flow: None,
     }
 }
 

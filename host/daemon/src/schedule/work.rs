@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use synapse_core::engine::{CallContext, EngineError};
-use synapse_core::schedule::{Class, Reservation};
+use synapse_core::schedule::{Class, FlowId, Reservation};
 use tokio::sync::oneshot;
 
 use super::control::Control;
@@ -24,8 +24,10 @@ pub struct CallSpec {
     pub start_by: Instant,
     /// The end of its caller's interest.
     pub deadline: Instant,
-    /// Bytes that it holds until it is answered.
+    /// Bytes that it holds until its result is gone.
     pub bytes: u64,
+    /// The flow that it belongs to: the calls of a job.
+    pub flow: Option<FlowId>,
 }
 
 /// Whether a call is done after a quantum.
@@ -42,13 +44,13 @@ pub trait Work: Send + 'static {
     /// What the caller gets.
     type Output: Send + 'static;
 
-    /// Units of work (tokens) of the next quantum.
-    fn units(&self) -> u64;
+    /// Cuts the next quantum, of `max_units` of work at most where it can be cut so, and gives its units (tokens).
+    fn next_quantum(&mut self, max_units: u64) -> u64;
 
     /// Units of work of all quanta that are left.
     fn units_left(&self) -> u64;
 
-    /// Runs the next quantum. Called on a plain thread, outside any lock.
+    /// Runs the quantum that was cut. Called on a plain thread, outside any lock.
     ///
     /// # Errors
     /// The engine's error ends the call.
@@ -67,7 +69,7 @@ pub(super) struct Waiting {
 
 /// [`Work`] with its way back to the caller, without its type.
 pub(super) trait AnyWork: Send {
-    fn units(&self) -> u64;
+    fn next_quantum(&mut self, max_units: u64) -> u64;
     fn units_left(&self) -> u64;
     fn step(&mut self, ctx: &CallContext<'_>) -> Result<Progress, EngineError>;
     /// Answers the caller; a result takes the call's bytes with it.
@@ -87,8 +89,8 @@ pub(super) struct Answered<W: Work> {
 }
 
 impl<W: Work> AnyWork for Answered<W> {
-    fn units(&self) -> u64 {
-        self.work.units()
+    fn next_quantum(&mut self, max_units: u64) -> u64 {
+        self.work.next_quantum(max_units)
     }
 
     fn units_left(&self) -> u64 {

@@ -21,7 +21,7 @@ use super::admission::{Admitted, Demand, TABLE_EPOCH, admit};
 use super::items::{self, Sorted, wide};
 use super::{RequestContext, ServiceError, call, tokenizing};
 use crate::job::{JobHandle, JobResult, now_ms};
-use crate::lane::work::{Batch, EmbedWork};
+use crate::lane::work::{EmbedWork, Results};
 use crate::lane::{output, profile};
 use crate::rpc::context::RequestId;
 use crate::state::Daemon;
@@ -273,7 +273,10 @@ async fn embed_window(
     page.keep(failed, done).await?;
     let lengths: Vec<u32> = encoded.iter().map(|text| text.effective_tokens).collect();
     let mut packing = Packing::new(&lengths, &[]);
-    while let Some(quantum) = packing.next(call::quantum_bounds(admitted, Class::Bulk)) {
+    loop {
+        let mut bounds = call::envelope(admitted);
+        bounds.max_tokens = bounds.max_tokens.min(admitted.loaded.executor.quantum_units());
+        let Some(quantum) = packing.next(bounds) else { break };
         let rows = call_lane(daemon, admitted, handle, &quantum, &encoded).await?;
         let kept = quantum.iter().zip(rows).map(|(&item, engine_row)| {
             let at = sound[item];
@@ -312,9 +315,10 @@ async fn call_lane(
         .saturating_mul(8)
         .saturating_add(wide(quantum.len()) * u64::from(admitted.loaded.model.dims) * 8);
     loop {
-        let batch = Batch::gather((0..quantum.len()).collect(), |item| &encoded[quantum[item]]);
-        let work = EmbedWork::new(&admitted.loaded, vec![batch], quantum.len());
-        match call::run(daemon, &context(handle), admitted, Class::Bulk, bytes, work).await {
+        let texts = quantum.iter().map(|&item| encoded[item].clone()).collect();
+        let rows = Results::together(quantum.len(), Vec::new());
+        let work = EmbedWork::new(&admitted.loaded, texts, call::envelope(admitted), rows);
+        match call::run(daemon, &context(handle), admitted, Class::Bulk, bytes, None, work).await {
             Err(error) if *error.code() == ErrorCode::QueueFull => {
                 pause(handle, error.retry_after_ms().unwrap_or(100)).await?;
             }

@@ -1,4 +1,4 @@
-//! Giving work to an admitted lane and waiting for it: class, quanta, waits, and what a failure leaves behind.
+//! Giving work to an admitted lane and waiting for it: class, bounds, waits, and what a failure leaves behind.
 //!
 //! State: none. Callers: the embedding path, `rerank.score`, `microllm.oneshot`. Not known here: what the work is; the
 //! order of calls (`schedule`).
@@ -12,10 +12,10 @@ use synapse_core::schedule::Class;
 use super::admission::Admitted;
 use super::{RequestContext, ServiceError};
 use crate::lane::load;
-use crate::schedule::{CallError, CallSpec, QuantumBounds, Work};
+use crate::schedule::{CallError, CallSpec, Flow, QuantumBounds, Work};
 use crate::state::Daemon;
 
-/// Runs `work`, which holds `bytes` until it is answered.
+/// Runs `work`, which holds `bytes` until its result is gone; as a part of `flow`, where it is one call of several.
 ///
 /// # Errors
 /// It was not admitted, did not start or end in time, was cancelled, or the engine failed; a model that the engine gave
@@ -26,6 +26,7 @@ pub(super) async fn run<W: Work>(
     admitted: &Admitted,
     class: Class,
     bytes: u64,
+    flow: Option<&Flow>,
     work: W,
 ) -> Result<W::Output, ServiceError> {
     let spec = CallSpec {
@@ -34,6 +35,7 @@ pub(super) async fn run<W: Work>(
         start_by: start_by(ctx, class, admitted.names_queue),
         deadline: ctx.deadline,
         bytes,
+        flow: flow.map(Flow::id),
     };
     let outcome = admitted.loaded.executor.submit(spec, work)?.outcome(&ctx.cancel).await;
     admitted.lane.touch();
@@ -52,17 +54,12 @@ pub(super) async fn run<W: Work>(
     Err(error.into())
 }
 
-/// What one engine call may hold: the envelope's bounds, and for bulk work about 200 ms of it (SCHED-04).
-pub(super) fn quantum_bounds(admitted: &Admitted, class: Class) -> QuantumBounds {
+/// What one engine call may hold at most: the envelope's bounds.
+pub(super) fn envelope(admitted: &Admitted) -> QuantumBounds {
     let bounds = admitted.lane.row.bounds;
-    let envelope = u64::from(bounds.max_batch_tokens);
-    let max_tokens = match class {
-        Class::Bulk => admitted.loaded.executor.quantum_units().min(envelope),
-        Class::Interactive | Class::Control => envelope,
-    };
     QuantumBounds {
         max_items: bounds.max_batch.min(bounds.max_sequences),
-        max_tokens,
+        max_tokens: u64::from(bounds.max_batch_tokens),
     }
 }
 

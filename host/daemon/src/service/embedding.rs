@@ -14,9 +14,8 @@ use synapse_wire::client::{Constraints, EmbedReply, Encoding, ItemOutcome, Prove
 use super::admission::{Admitted, Demand, TABLE_EPOCH, admit};
 use super::items::{self, Sorted, wide};
 use super::{RequestContext, ServiceError, call, tokenizing};
-use crate::lane::work::{Batch, EmbedWork};
+use crate::lane::work::{EmbedWork, Results};
 use crate::lane::{output, profile};
-use crate::schedule::cut;
 use crate::state::Daemon;
 use crate::text::{Encoded, Limits};
 
@@ -164,17 +163,13 @@ async fn run(
     } else {
         interactive.class(&lengths)
     };
-    let batches: Vec<Batch> = cut(&lengths, call::quantum_bounds(admitted, class))
-        .into_iter()
-        .map(|items| Batch::gather(items, |item| &encoded[item]))
-        .collect();
-    let work = EmbedWork::new(&admitted.loaded, batches, encoded.len());
+    let rows = Results::together(encoded.len(), Vec::new());
     // Ids and segments, the engine's rows, and the vectors made of them.
     let bytes = tokens
         .saturating_mul(8)
         .saturating_add(wide(encoded.len()) * u64::from(admitted.loaded.model.dims) * 8);
-    drop(encoded);
-    let rows = call::run(daemon, ctx, admitted, class, bytes, work).await?;
+    let work = EmbedWork::new(&admitted.loaded, encoded.into(), call::envelope(admitted), rows);
+    let rows = call::run(daemon, ctx, admitted, class, bytes, None, work).await?;
 
     for (position, row) in sound.into_iter().zip(rows) {
         match output::serve(&row, admitted.shape) {

@@ -76,7 +76,7 @@ pub async fn run(
     // The ids, and the text: tokens of many bytes are rare, and the text is bounded in any case.
     let bytes = (wide(ids.len()) + u64::from(options.max_tokens)).saturating_mul(8);
     let work = GenerateWork::new(&admitted.loaded, ids, options);
-    let written = call::run(daemon, ctx, &admitted, Class::Bulk, bytes, work).await?;
+    let written = call::run(daemon, ctx, &admitted, Class::Bulk, bytes, None, work).await?;
     let Written {
         text,
         tokens,

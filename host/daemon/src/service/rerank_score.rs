@@ -17,8 +17,7 @@ use super::admission::{Admitted, Demand, TABLE_EPOCH, admit};
 use super::items::{self, Sorted, wide};
 use super::{RequestContext, ServiceError, call, tokenizing};
 use crate::lane::profile;
-use crate::lane::work::RerankWork;
-use crate::schedule::cut;
+use crate::lane::work::{RerankWork, Results};
 use crate::state::Daemon;
 use crate::text::{EncodedPair, Limits, TextError};
 
@@ -153,12 +152,12 @@ async fn score(
         max_item_tokens: u32::try_from(daemon.config.inline.interactive_item_tokens).unwrap_or(u32::MAX),
     };
     let class = small.class(&lengths);
-    let calls = cut(&lengths, call::quantum_bounds(admitted, class));
-    let work = RerankWork::new(&admitted.loaded, calls, &encoded);
+    // A score that is not written is not a number, which no finite check lets pass.
+    let scored = Results::together(encoded.len(), f32::NAN);
     // Ids and segments, the documents' starts, and a score a pair.
     let bytes = tokens.saturating_mul(8).saturating_add(wide(encoded.len()) * 8);
-    drop(encoded);
-    let raw = call::run(daemon, ctx, admitted, class, bytes, work).await?;
+    let work = RerankWork::new(&admitted.loaded, encoded.into(), call::envelope(admitted), scored);
+    let raw = call::run(daemon, ctx, admitted, class, bytes, None, work).await?;
 
     for (position, score) in sound.into_iter().zip(raw) {
         if score.is_finite() {

@@ -1,53 +1,65 @@
 //! The work of an embedding request: quanta of texts to the engine's rows.
 //!
-//! State: the batches that are left and the rows so far. Caller: the embedding path. Not known here: what is made of a row.
+//! State: the texts, what of them is left, and where their rows go. Callers: the embedding path, jobs. Not known here: what
+//! is made of a row.
 
-use std::collections::VecDeque;
+use std::sync::Arc;
 
 use synapse_core::engine::{CallContext, EngineError};
+use synapse_core::schedule::QuantumBounds;
 
+use super::quanta::{Quanta, Results};
 use super::{Batch, ModelHandle};
 use crate::lane::loaded::Loaded;
 use crate::schedule::{Progress, Work};
+use crate::text::Encoded;
 
 /// One request's engine calls, a quantum each.
 #[derive(Debug)]
 pub struct EmbedWork {
     model: ModelHandle,
     dims: usize,
-    batches: VecDeque<Batch>,
-    rows: Vec<Vec<f32>>,
+    texts: Arc<[Encoded]>,
+    quanta: Quanta,
+    batch: Batch,
+    rows: Results<Vec<f32>>,
 }
 
 impl EmbedWork {
-    /// Work whose result has `items` rows; a position that is in no batch keeps an empty row.
+    /// The work on `texts`, in engine calls within `envelope`.
     #[must_use]
-    pub fn new(loaded: &Loaded, batches: Vec<Batch>, items: usize) -> Self {
+    pub fn new(loaded: &Loaded, texts: Arc<[Encoded]>, envelope: QuantumBounds, rows: Results<Vec<f32>>) -> Self {
+        let lengths: Vec<u32> = texts.iter().map(|text| text.effective_tokens).collect();
         Self {
             model: ModelHandle::of(loaded),
             dims: usize::try_from(loaded.model.dims).unwrap_or(usize::MAX),
-            batches: batches.into(),
-            rows: vec![Vec::new(); items],
+            quanta: Quanta::new(&lengths, envelope),
+            batch: Batch::default(),
+            texts,
+            rows,
         }
     }
 }
 
 impl Work for EmbedWork {
-    /// The engine's rows, by the item's position.
+    /// The engine's rows, by the text's position, where they are kept together.
     type Output = Vec<Vec<f32>>;
 
-    fn units(&self) -> u64 {
-        self.batches.front().map_or(0, Batch::tokens)
+    fn next_quantum(&mut self, max_units: u64) -> u64 {
+        let texts = &self.texts;
+        self.batch = Batch::gather(self.quanta.cut(max_units), |text| &texts[text]);
+        self.batch.tokens()
     }
 
     fn units_left(&self) -> u64 {
-        self.batches.iter().map(Batch::tokens).sum()
+        self.quanta.tokens_left()
     }
 
     fn step(&mut self, ctx: &CallContext<'_>) -> Result<Progress, EngineError> {
-        let Some(batch) = self.batches.pop_front() else {
+        let batch = std::mem::take(&mut self.batch);
+        if batch.items.is_empty() {
             return Ok(Progress::Done);
-        };
+        }
         // What an engine leaves unwritten is caught by the finite check.
         let mut out = vec![f32::NAN; batch.items.len() * self.dims];
         self.model.call(|engine, model| {
@@ -57,10 +69,9 @@ impl Work for EmbedWork {
                 engine.embed_batch(ctx, model, &batch.view(), &mut out)
             }
         })?;
-        for (&item, row) in batch.items.iter().zip(out.chunks_exact(self.dims.max(1))) {
-            self.rows[item] = row.to_vec();
-        }
-        Ok(if self.batches.is_empty() {
+        let rows = out.chunks_exact(self.dims.max(1)).map(<[f32]>::to_vec);
+        self.rows.put(batch.items.into_iter().zip(rows).collect());
+        Ok(if self.quanta.is_empty() {
             Progress::Done
         } else {
             Progress::More
@@ -68,6 +79,6 @@ impl Work for EmbedWork {
     }
 
     fn finish(self) -> Self::Output {
-        self.rows
+        self.rows.finish()
     }
 }

@@ -62,33 +62,40 @@ impl Work for GenerateWork {
 
     /// Every token of the prompt, and as many as may be generated: most generations end earlier, so the measured speed is
     /// on the fast side, and so is the advice made of it.
-    fn units(&self) -> u64 {
+    fn units_left(&self) -> u64 {
         let prompt = u64::try_from(self.prompt.len()).unwrap_or(u64::MAX);
         prompt.saturating_add(u64::from(self.options.max_tokens))
     }
 
-    fn units_left(&self) -> u64 {
-        self.units()
+    fn next_quantum(&mut self, _: u64) -> u64 {
+        self.units_left()
     }
 
     fn step(&mut self, ctx: &CallContext<'_>) -> Result<Progress, EngineError> {
-        let mut sink = Sink {
-            bytes: Vec::new(),
-            ids: 0,
-            control: ctx,
-            overlong: false,
-        };
-        let prompt = Prompt::Ids(&self.prompt);
-        let generated = self
-            .model
-            .call(|engine, model| engine.generate(ctx, model, prompt, &self.options, &mut sink));
-        self.written = sink.finish(generated, &self.options)?;
+        self.written = generate(&self.model, ctx, &self.prompt, &self.options)?;
         Ok(Progress::Done)
     }
 
     fn finish(self) -> Self::Output {
         self.written
     }
+}
+
+/// One generation: what the engine writes after `prompt`, held to the contract.
+pub(super) fn generate(
+    model: &ModelHandle,
+    ctx: &CallContext<'_>,
+    prompt: &[i32],
+    options: &GenerateOptions,
+) -> Result<Written, EngineError> {
+    let mut sink = Sink {
+        bytes: Vec::new(),
+        ids: 0,
+        control: ctx,
+        overlong: false,
+    };
+    let generated = model.call(|engine, model| engine.generate(ctx, model, Prompt::Ids(prompt), options, &mut sink));
+    sink.finish(generated, options)
 }
 
 /// Collects what the engine writes.

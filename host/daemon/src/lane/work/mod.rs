@@ -13,6 +13,8 @@
 mod embed;
 mod generate;
 mod rerank;
+mod probe;
+mod quanta;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +24,8 @@ use synapse_core::engine::{EngineError, EngineErrorCode, EngineState, ModelRef, 
 pub use self::embed::EmbedWork;
 pub use self::generate::{GenerateWork, MAX_TEXT_BYTES, Written};
 pub use self::rerank::RerankWork;
+pub use self::probe::{ProbeAnswer, ProbeCall, ProbeWork};
+pub use self::quanta::{Made, Results};
 use super::loaded::Loaded;
 use crate::plugins::EngineSlot;
 use crate::text::Encoded;

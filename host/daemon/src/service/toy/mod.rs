@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use synapse_core::schedule::Order;
 use synapse_wire::client::{
     BatchItem, EmbedBatchParams, EmbedBatchResult, EmbedQueryParams, EmbedReply, ErrorCode, MicrollmOneshotParams,
     MicrollmOneshotResult, ModelParams, RerankReply, RerankScoreParams, RerankScoreResult,
@@ -276,6 +277,7 @@ fn open(dir: &Path, config: Config, tasks: &Tasks) -> Arc<Daemon> {
             python: "python3".into(),
         },
         socket: dir.join("socket"),
+        order: Order::Fair,
         data,
     };
     Daemon::open(options, tasks).unwrap()

@@ -1,0 +1,76 @@
+//! How punctual a lane was of late: how long its interactive calls waited for their start, and which calls came too late.
+//!
+//! State: the last starts and the last miss of one lane. Caller: the lane. Time is an argument. Not known here: why a call
+//! waited.
+
+use std::collections::VecDeque;
+
+use super::tick::Tick;
+
+/// What is older than this says nothing about now.
+const WINDOW_NANOS: u64 = 60_000_000_000;
+/// The most starts that are remembered.
+const MOST: usize = 64;
+
+/// The lane's record.
+#[derive(Debug, Default)]
+pub(super) struct Starts {
+    /// When an interactive call started, and how long it had waited, in nanoseconds; the oldest first.
+    delays: VecDeque<(Tick, u64)>,
+    last_missed: Option<Tick>,
+}
+
+impl Starts {
+    /// An interactive call starts after a wait of so many nanoseconds.
+    pub(super) fn started(&mut self, now: Tick, waited: u64) {
+        if self.delays.len() == MOST {
+            self.delays.pop_front();
+        }
+        self.delays.push_back((now, waited));
+    }
+
+    /// A call came too late for its start, or was refused because it would have.
+    pub(super) const fn missed(&mut self, now: Tick) {
+        self.last_missed = Some(now);
+    }
+
+    /// Whether no call has missed its start of late.
+    pub(super) fn on_time(&self, now: Tick) -> bool {
+        self.last_missed.is_none_or(|missed| now.since(missed) > WINDOW_NANOS)
+    }
+
+    /// The median wait of late, in nanoseconds: the lower one of two.
+    pub(super) fn median(&self, now: Tick) -> Option<u64> {
+        let recent = self.delays.iter().filter(|(at, _)| now.since(*at) <= WINDOW_NANOS);
+        let mut waits: Vec<u64> = recent.map(|(_, waited)| *waited).collect();
+        waits.sort_unstable();
+        waits.get(waits.len().checked_sub(1)? / 2).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Proves API-25. What is shown follows what happened, and is forgotten after a minute.
+    #[test]
+    fn the_record_is_of_the_last_minute() {
+        let mut starts = Starts::default();
+        assert_eq!((starts.median(Tick(0)), starts.on_time(Tick(0))), (None, true));
+        for (second, waited) in [(0, 900), (1, 10), (2, 30), (3, 20)] {
+            starts.started(Tick(second * SECOND), waited);
+        }
+        assert_eq!(starts.median(Tick(3 * SECOND)), Some(20));
+        starts.missed(Tick(4 * SECOND));
+        assert!(!starts.on_time(Tick(64 * SECOND)));
+        assert!(starts.on_time(Tick(64 * SECOND + 1)));
+        assert_eq!(starts.median(Tick(62 * SECOND)), Some(20), "two are left");
+        assert_eq!(starts.median(Tick(64 * SECOND)), None);
+        for waited in 0..1_000 {
+            starts.started(Tick(70 * SECOND), waited);
+        }
+        assert_eq!(starts.median(Tick(70 * SECOND)), Some(967), "of the last 64");
+    }
+}
