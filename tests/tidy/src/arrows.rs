@@ -33,6 +33,17 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("synapse-client", &["synapse-wire"]),
+    // The kit plays the host of a library and the daemon of a worker.
+    (
+        "synapse-conformance",
+        &[
+            "synapse-plugin-api",
+            "synapse-loader",
+            "synapse-transport",
+            "synapse-wire",
+            "synapse-core",
+        ],
+    ),
     // The command names wire's types in its output and judges catalog files without a daemon.
     (
         "synapse",

@@ -132,6 +132,10 @@ const JSON_PLACES: &[(&str, &str)] = &[
         "a model's config and safetensors headers",
     ),
     ("sdk/client/src/", "client JSON"),
+    (
+        "sdk/conformance/src/json.rs",
+        "reports, notes to a check's process, odd control frames",
+    ),
     ("sdk/plugin-sdk/src/config.rs", "an engine's config"),
 ];
 
