@@ -44,6 +44,11 @@ const ARROWS: &[(&str, &[&str])] = &[
             "synapse-core",
         ],
     ),
+    // The author's tool runs the kit, and lets the loader judge what it packs.
+    (
+        "cargo-synapse",
+        &["synapse-conformance", "synapse-loader", "synapse-plugin-api"],
+    ),
     // The command names wire's types in its output and judges catalog files without a daemon.
     (
         "synapse",
