@@ -4,7 +4,7 @@
 //! Not known here: how the facts were found.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use synapse_core::digest::{NotADigest, Sha256Digest};
@@ -50,14 +50,28 @@ pub struct Bundle {
     pub records: Vec<PathBuf>,
     /// The private copy that is scanned and loaded.
     pub staged: Option<PathBuf>,
-    /// The main library, relative to the bundle's folder.
+    /// The main library, relative to the bundle's folder; `None` for an executable.
     pub library: Option<PathBuf>,
+    /// The program of an executable, relative to the bundle's folder; `None` for a library.
+    pub program: Option<PathBuf>,
     /// The manifest's `[engine.config]`: settings handed to every engine of this bundle, sorted by key.
     pub config: Vec<(String, String)>,
     /// The SONAMEs of the libraries that the bundle brings along: one process can hold each name once.
     pub private_sonames: Vec<String>,
     /// The operator may promote it: neither its risk nor its panic strategy forbids this process.
     pub promotable: bool,
+}
+
+impl Bundle {
+    /// The program that runs the bundle in a process of its own, for [`crate::start`]: an executable's own, in the
+    /// private copy, and `worker` for a library.
+    #[must_use]
+    pub fn worker_program(&self, worker: &Path) -> PathBuf {
+        match (&self.staged, &self.program) {
+            (Some(staged), Some(program)) => staged.join(program),
+            _ => worker.to_owned(),
+        }
+    }
 }
 
 /// Whether and where a bundle may run.
@@ -82,6 +96,8 @@ pub enum BundleStatus {
         /// How it crashed.
         message: String,
     },
+    /// The operator switched it off; its files are not looked into.
+    Disabled,
     /// An earlier folder of the search path holds a bundle of the same id.
     Shadowed {
         /// The folder that won.
@@ -90,7 +106,8 @@ pub enum BundleStatus {
 }
 
 impl BundleStatus {
-    /// The status as one word: `ready`, `needs_worker`, `refused`, `quarantined`, `shadowed`.
+    /// The status as one word: `ready`, `needs_worker`, `refused`, `quarantined`, `disabled`,
+    /// `shadowed`.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -98,6 +115,7 @@ impl BundleStatus {
             Self::NeedsWorker { .. } => "needs_worker",
             Self::Refused { .. } => "refused",
             Self::Quarantined { .. } => "quarantined",
+            Self::Disabled => "disabled",
             Self::Shadowed { .. } => "shadowed",
         }
     }
@@ -109,6 +127,7 @@ impl BundleStatus {
             Self::Ready => None,
             Self::NeedsWorker { reason } => Some(reason.clone()),
             Self::Refused { message, .. } | Self::Quarantined { message } => Some(message.clone()),
+            Self::Disabled => Some("it is switched off; to let it serve again: synapse plugin enable".to_owned()),
             Self::Shadowed { by } => Some(format!("the bundle of the same id in {} comes first", by.display())),
         }
     }
@@ -187,6 +206,16 @@ refusal_reasons! {
     MagicMissing = "magic_missing",
     /// The magic note is damaged.
     MagicInvalid = "magic_invalid",
+    /// The manifest names a program that is not there.
+    ProgramMissing = "program_missing",
+    /// The program's file has no executable bit.
+    NotExecutable = "not_executable",
+    /// The program is neither an executable of this system nor a script that names its interpreter.
+    NotAProgram = "not_a_program",
+    /// The interpreter that a script names is not on this machine.
+    InterpreterMissing = "interpreter_missing",
+    /// The program speaks a version of the worker protocol that this host does not have.
+    ProtocolVersion = "protocol_version",
     /// The library was built for an ABI major that this host does not have.
     AbiMajor = "abi_major",
     /// The library was built for a fork of the ABI.

@@ -21,7 +21,7 @@ pub fn open_isolated(dir: &Path, scratch: &Path) -> Result<Plugin, LoaderError> 
     let id = dir.display().to_string();
     let fail = |refusal| scan::load_error(&id, refusal);
     let manifest = scan::read_manifest(dir).map_err(fail)?;
-    let library = dir.join(&manifest.library);
+    let library = dir.join(&manifest.library().map_err(fail)?.path);
     let magic = note::read(&library).map_err(fail)?;
     let module = open::open(&library, &magic).map_err(fail)?;
     let descriptor = v1::descriptor(&module.describe()())

@@ -13,17 +13,20 @@
 //! |---|---|
 //! | where are bundles looked for, who wins | `search.rs` |
 //! | what may `plugin.toml` say | `manifest.rs` |
-//! | what exactly is loaded | `staging.rs` |
+//! | did a folder change | `stamp.rs` |
+//! | what exactly is loaded | `staging.rs`, `examine.rs` |
 //! | which ABI was it built for | `note.rs` |
+//! | may a program be run | `program.rs` |
 //! | what does it offer | `scan.rs`, `descriptor.rs`, `memory.rs` |
 //! | may it run in this process | `trust.rs`, `placement.rs` |
 //! | what does the operator see | `bundle.rs` |
 //! | how is it loaded and called | `open.rs`, `isolated.rs`, `plugin.rs`, `v1.rs` |
-//! | how are processes started | `process.rs` |
+//! | how are processes started | `process.rs`, `start.rs` |
 
 mod bundle;
 mod descriptor;
 mod error;
+mod examine;
 mod isolated;
 mod loader;
 mod manifest;
@@ -33,17 +36,22 @@ mod open;
 mod placement;
 mod plugin;
 pub mod process;
+mod program;
 mod scan;
 mod search;
 mod staging;
+mod stamp;
+pub mod start;
 pub mod trust;
 mod v1;
 
 pub use bundle::{Bundle, BundleDigest, BundleStatus, RefusalReason, UnknownReason};
 pub use descriptor::{Descriptor, DescriptorError};
 pub use error::LoaderError;
+pub use examine::WORKER_PROTOCOL;
 pub use isolated::open_isolated;
-pub use loader::{Loader, LoaderConfig};
+pub use loader::{Glance, Loader, LoaderConfig};
 pub use memory::{MemoryOnly, ScanMemory, ScanOutcome};
 pub use plugin::Plugin;
 pub use scan::{Answer, EXIT_REFUSED, describe};
+pub use stamp::Stamp;

@@ -1,34 +1,35 @@
 //! [`Loader`]: discovery and opening, put together from the steps of this crate.
 //!
-//! State: the opened plugins by digest, and the digests whose scan timed out in this process. Callers: the daemon's
-//! plugin registry, tools. Not known here: what happens with an opened plugin.
+//! State: the opened plugins by digest, the digests whose scan timed out in this process, and what was found in each
+//! folder last. Callers: the daemon's plugin registry, tools. Not known here: what happens with an opened plugin, and
+//! who watches the folders.
 //!
-//! The steps of discovery for one bundle, each able to refuse it:
+//! The steps of discovery for one bundle, each able to refuse it (`examine.rs` has 3 to 6):
 //! 1. its place: folder, links, writers (`search.rs`);
-//! 2. an earlier bundle of the same id wins;
+//! 2. an earlier bundle of the same id wins; one that the operator switched off is not looked into;
 //! 3. the private copy and its digest (`staging.rs`); everything below looks at the copy only;
 //! 4. the manifest (`manifest.rs`), its digests, ids and paths;
-//! 5. the library's file and its magic (`note.rs`);
+//! 5. the library's file and its magic (`note.rs`), or the program's file (`program.rs`);
 //! 6. a quarantine, or the descriptor from memory or from a child process (`scan.rs`);
 //! 7. placement (`placement.rs`).
+//!
+//! A second discovery skips 3 to 6 for a sound bundle whose folder looks as it did (`stamp.rs`).
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::bundle::{Bundle, BundleDigest, BundleStatus, Refusal, RefusalReason};
-use crate::descriptor::Descriptor;
 use crate::error::LoaderError;
-use crate::manifest::{self, Manifest, Offer};
-use crate::memory::{ScanMemory, ScanOutcome};
-use crate::placement::{Facts, place};
+use crate::examine::{Examined, Sound};
+use crate::memory::ScanMemory;
 use crate::plugin::Plugin;
-use crate::scan::{self, Scan};
 use crate::search::{Candidate, candidates};
-use crate::staging::{Staged, StagingFolder};
+use crate::staging::StagingFolder;
+use crate::stamp::Stamp;
 use crate::trust::{self, TrustRow};
-use crate::{note, open, v1};
+use crate::{note, open, scan, v1};
 
 /// Where bundles are, and the bounds of a scan.
 #[derive(Clone, Debug)]
@@ -56,13 +57,12 @@ impl LoaderConfig {
 
 /// Finds, checks, scans and opens bundles.
 pub struct Loader {
-    config: LoaderConfig,
-    memory: Arc<dyn ScanMemory>,
-    staging: StagingFolder,
-    timed_out: Mutex<HashSet<BundleDigest>>,
+    pub(crate) config: LoaderConfig,
+    pub(crate) memory: Arc<dyn ScanMemory>,
+    pub(crate) staging: StagingFolder,
+    pub(crate) timed_out: Mutex<HashSet<BundleDigest>>,
     opened: Mutex<Opened>,
-    /// Held for a whole discovery: two at once would collect each other's copies.
-    discovery: Mutex<()>,
+    known: Mutex<HashMap<PathBuf, Known>>,
 }
 
 /// What this process holds; nothing is ever taken out.
@@ -84,8 +84,25 @@ impl std::fmt::Debug for Loader {
 /// What the steps of one discovery share.
 struct Round {
     trusted: Result<Vec<TrustRow>, String>,
+    disabled: BTreeSet<String>,
     /// Private SONAMEs of the bundles that are ready so far.
     sonames: BTreeMap<String, String>,
+}
+
+/// A sound bundle as it was found in a folder that looked like this.
+struct Known {
+    stamp: Stamp,
+    bundle: Bundle,
+    sound: Sound,
+}
+
+/// How the search path looks, without reading a bundle: what a watcher compares.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Glance {
+    /// The folders that are, or want to be, bundles.
+    pub bundles: BTreeMap<PathBuf, Stamp>,
+    /// The trust file.
+    pub trust: Option<Stamp>,
 }
 
 impl Loader {
@@ -101,7 +118,7 @@ impl Loader {
             staging,
             timed_out: Mutex::default(),
             opened: Mutex::default(),
-            discovery: Mutex::default(),
+            known: Mutex::default(),
         })
     }
 
@@ -110,28 +127,93 @@ impl Loader {
     /// it is logged here. Copies that no bundle has any more are removed.
     #[must_use]
     pub fn discover(&self) -> Vec<Bundle> {
-        let _alone = self.discovery.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut round = Round {
-            trusted: trust::read(&self.config.trust_file).map_err(|error| error.to_string()),
-            sonames: self.opened().sonames.clone(),
-        };
+        self.rediscover(&HashSet::new(), &HashSet::new())
+    }
+
+    /// [`Self::discover`] while bundles of an earlier one are in use. A folder of `unsettled` is still being changed:
+    /// what was found in it last counts, and nothing where nothing was. The copies of the digests in `keep` stay.
+    #[must_use]
+    pub fn rediscover(&self, unsettled: &HashSet<PathBuf>, keep: &HashSet<BundleDigest>) -> Vec<Bundle> {
+        // Held for the whole discovery: two at once would collect each other's copies.
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut round = self.round();
         let mut winners: HashMap<String, PathBuf> = HashMap::new();
         let mut bundles = Vec::new();
-        for candidate in candidates(&self.config.plugin_dirs) {
+        for candidate in self.candidates(unsettled, &known) {
             // The folder's name is the id, so a later bundle is known to be shadowed without looking into it.
             let bundle = match winners.get(&candidate.name) {
-                Some(by) => shadowed(candidate, by.clone()),
+                Some(by) => with_status(&candidate, BundleStatus::Shadowed { by: by.clone() }),
                 None => {
                     winners.insert(candidate.name.clone(), candidate.dir.clone());
-                    self.examine(candidate, &mut round)
+                    self.judge(candidate, unsettled, &mut known, &mut round)
                 }
             };
             bundles.push(bundle);
         }
-        let mut keep: HashSet<BundleDigest> = bundles.iter().filter_map(|bundle| bundle.digest).collect();
+        known.retain(|dir, _| bundles.iter().any(|bundle| bundle.dir == *dir));
+        let mut keep = keep.clone();
+        keep.extend(bundles.iter().filter_map(|bundle| bundle.digest));
         keep.extend(self.opened().plugins.keys());
         self.staging.collect(&keep);
         bundles
+    }
+
+    /// What discovery says about the one folder `dir`, whatever lies beside it. No copy is removed.
+    #[must_use]
+    pub fn examine_one(&self, dir: &Path) -> Bundle {
+        let beside = candidates(&[dir.parent().unwrap_or(dir).to_owned()]);
+        let candidate = beside.into_iter().find(|candidate| candidate.dir == dir);
+        let candidate = candidate.unwrap_or_else(|| Candidate {
+            dir: dir.to_owned(),
+            name: dir.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            refusal: Some(Refusal::new(
+                RefusalReason::NotABundle,
+                format!("{} is no folder that may hold a bundle", dir.display()),
+            )),
+        });
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        self.judge(candidate, &HashSet::new(), &mut known, &mut self.round())
+    }
+
+    fn round(&self) -> Round {
+        Round {
+            trusted: trust::read(&self.config.trust_file).map_err(|error| error.to_string()),
+            // A file that is not believed switches nothing off; its words are in the status of every bundle.
+            disabled: trust::disabled(&self.config.trust_file).unwrap_or_default(),
+            sonames: self.opened().sonames.clone(),
+        }
+    }
+
+    /// The candidates of the search path. An unsettled folder counts as it was, also when it is gone at this moment.
+    fn candidates(&self, unsettled: &HashSet<PathBuf>, known: &HashMap<PathBuf, Known>) -> Vec<Candidate> {
+        let mut list = candidates(&self.config.plugin_dirs);
+        list.retain(|candidate| !unsettled.contains(&candidate.dir) || known.contains_key(&candidate.dir));
+        for dir in unsettled.iter().filter(|dir| known.contains_key(*dir)) {
+            if let (false, Some(name)) = (list.iter().any(|it| it.dir == *dir), dir.file_name()) {
+                list.push(Candidate {
+                    dir: dir.clone(),
+                    name: name.to_string_lossy().into_owned(),
+                    refusal: None,
+                });
+            }
+        }
+        list
+    }
+
+    /// How the search path looks now.
+    #[must_use]
+    pub fn glance(&self) -> Glance {
+        let found = candidates(&self.config.plugin_dirs).into_iter();
+        Glance {
+            bundles: found
+                .map(|candidate| (candidate.dir.clone(), Stamp::of(&candidate.dir)))
+                .collect(),
+            trust: self
+                .config
+                .trust_file
+                .exists()
+                .then(|| Stamp::of(&self.config.trust_file)),
+        }
     }
 
     /// Loads a ready bundle into this process, once per digest: a second call gives the same plugin. Never unloaded.
@@ -194,233 +276,85 @@ impl Loader {
     }
 
     /// Steps 3 to 7 for one candidate.
-    fn examine(&self, candidate: Candidate, round: &mut Round) -> Bundle {
-        let mut bundle = unread(&candidate);
-        let result = match candidate.refusal {
-            Some(refusal) => Err(refusal),
-            None => self.examine_files(&candidate.name, &mut bundle, round),
-        };
-        bundle.status = result.unwrap_or_else(BundleStatus::from);
+    fn judge(
+        &self,
+        candidate: Candidate,
+        unsettled: &HashSet<PathBuf>,
+        known: &mut HashMap<PathBuf, Known>,
+        round: &mut Round,
+    ) -> Bundle {
+        if round.disabled.contains(&candidate.name) {
+            return with_status(&candidate, BundleStatus::Disabled);
+        }
+        if let Some(refusal) = candidate.refusal.clone() {
+            return with_status(&candidate, refusal.into());
+        }
+        // Before anything is read: a change meanwhile is another stamp.
+        let stamp = Stamp::of(&candidate.dir);
+        let as_before = known
+            .get(&candidate.dir)
+            .filter(|known| known.stamp == stamp || unsettled.contains(&candidate.dir));
+        if let Some(known) = as_before {
+            let mut bundle = known.bundle.clone();
+            bundle.status = round.place(&bundle, &known.sound);
+            return bundle;
+        }
+        known.remove(&candidate.dir);
+        let mut bundle = with_status(&candidate, BundleStatus::Ready);
+        match self.examine(&candidate.name, &mut bundle) {
+            Ok(Examined::Sound(sound)) => {
+                bundle.promotable = sound.promotable();
+                bundle.status = round.place(&bundle, &sound);
+                let row = Known {
+                    stamp,
+                    bundle: bundle.clone(),
+                    sound,
+                };
+                known.insert(candidate.dir, row);
+            }
+            Ok(Examined::Quarantined(message)) => bundle.status = BundleStatus::Quarantined { message },
+            Err(refusal) => bundle.status = refusal.into(),
+        }
         bundle
     }
+}
 
-    fn examine_files(&self, name: &str, bundle: &mut Bundle, round: &mut Round) -> Result<BundleStatus, Refusal> {
-        // A folder without a manifest is not worth a copy.
-        if bundle.dir.join(manifest::FILE_NAME).symlink_metadata().is_err() {
-            let message = format!("the folder has no {}", manifest::FILE_NAME);
-            return Err(Refusal::new(RefusalReason::ManifestMissing, message));
-        }
-        let staged = self.staging.stage(&bundle.dir)?;
-        bundle.digest = Some(staged.digest);
-        bundle.staged = Some(staged.dir.clone());
-        let manifest = scan::read_manifest(&staged.dir)?;
-        bundle.version = Some(manifest.version.clone());
-        bundle.config.clone_from(&manifest.config);
-        if manifest.id != name {
-            let message = format!(
-                "the folder is named {name:?} and the manifest's id is {:?}: rename one",
-                manifest.id
-            );
-            return Err(Refusal::new(RefusalReason::IdMismatch, message));
-        }
-        if manifest.abi_major != synapse_plugin_api::ABI_MAJOR {
-            let (plugin, host) = (manifest.abi_major, synapse_plugin_api::ABI_MAJOR);
-            let message = format!("{}: abi: plugin {plugin}, host supports {host}", manifest::FILE_NAME);
-            return Err(Refusal::new(RefusalReason::AbiMajor, message));
-        }
-        check_files(&manifest, &staged)?;
-        bundle.library = Some(manifest.library.clone());
-        bundle.records = records(&staged);
-        let magic = note::read(&staged.dir.join(&manifest.library))?;
-        check_same(
-            &manifest,
-            magic.id().unwrap_or_default(),
-            magic.version().unwrap_or_default(),
-            "the library's magic",
-        )?;
-        for library in &manifest.private_libraries {
-            note::check_private(&staged.dir.join(library))?;
-        }
-        let descriptor = match self.describe(&staged)? {
-            Ok(descriptor) => descriptor,
-            Err(message) => return Ok(BundleStatus::Quarantined { message }),
-        };
-        let version = descriptor.package_version.to_string();
-        check_same(&manifest, &descriptor.id, &version, "the library's descriptor")?;
-        check_offers(&manifest, &descriptor)?;
-        bundle.descriptor = Some(descriptor);
-        bundle.private_sonames = private_sonames(&staged, &manifest.library);
+impl Round {
+    /// Step 7: where a sound bundle may run.
+    fn place(&mut self, bundle: &Bundle, sound: &Sound) -> BundleStatus {
         let shared = bundle.private_sonames.iter().find_map(|soname| {
-            let other = round.sonames.get(soname).filter(|other| **other != manifest.id)?;
+            let other = self.sonames.get(soname).filter(|other| **other != bundle.id)?;
             Some((soname.clone(), other.clone()))
         });
-        let is_ours = |row: &TrustRow| row.id == manifest.id && row.digest == staged.digest;
-        let facts = Facts {
-            id: &manifest.id,
-            risk: manifest.risk,
-            aborts_on_panic: magic.aborts_on_panic(),
-            trusted: round.trusted.clone().map(|rows| rows.iter().any(is_ours)),
-            shared_soname: shared,
-        };
-        bundle.promotable = facts.promotable();
-        let status = place(&facts);
+        let is_ours = |row: &TrustRow| row.id == bundle.id && Some(row.digest) == bundle.digest;
+        let status = sound.place(
+            &bundle.id,
+            self.trusted.clone().map(|rows| rows.iter().any(is_ours)),
+            shared,
+        );
         if status == BundleStatus::Ready {
             let names = bundle.private_sonames.iter().cloned();
-            round.sonames.extend(names.map(|soname| (soname, manifest.id.clone())));
+            self.sonames.extend(names.map(|soname| (soname, bundle.id.clone())));
         }
-        Ok(status)
-    }
-
-    /// The descriptor of a staged bundle, from memory or from a child; `Ok(Err(…))` is a quarantine.
-    fn describe(&self, staged: &Staged) -> Result<Result<Descriptor, String>, Refusal> {
-        let digest = staged.digest;
-        let timed_out = || self.timed_out.lock().unwrap_or_else(PoisonError::into_inner);
-        let bound = self.config.scan_timeout;
-        let late = || {
-            let message =
-                format!("the library did not describe itself within {bound:?}; it is tried again at the next start");
-            Refusal::new(RefusalReason::ScanTimeout, message)
-        };
-        match self.memory.recall(&digest) {
-            Some(ScanOutcome::Quarantined(message)) => return Ok(Err(message)),
-            Some(ScanOutcome::Described(json)) => {
-                // Another version of this host may have written it: then it is described again.
-                if let Ok(descriptor) = Descriptor::from_json(&json) {
-                    return Ok(Ok(descriptor));
-                }
-            }
-            Some(ScanOutcome::TimedOut) if timed_out().contains(&digest) => return Err(late()),
-            Some(ScanOutcome::TimedOut) | None => {}
-        }
-        match scan::scan(&self.config.worker_binary, &staged.dir, bound) {
-            Scan::Described(descriptor) => {
-                let outcome = ScanOutcome::Described(descriptor.to_json());
-                self.memory.remember(&digest, &outcome);
-                Ok(Ok(descriptor))
-            }
-            Scan::Crashed(message) => {
-                self.memory
-                    .remember(&digest, &ScanOutcome::Quarantined(message.clone()));
-                Ok(Err(message))
-            }
-            Scan::TimedOut => {
-                self.memory.remember(&digest, &ScanOutcome::TimedOut);
-                timed_out().insert(digest);
-                Err(late())
-            }
-            Scan::Refused(refusal) => Err(refusal),
-        }
+        status
     }
 }
 
 /// A bundle of which only its place is known.
-fn unread(candidate: &Candidate) -> Bundle {
+fn with_status(candidate: &Candidate, status: BundleStatus) -> Bundle {
     Bundle {
         id: candidate.name.clone(),
         dir: candidate.dir.clone(),
         version: None,
         digest: None,
-        status: BundleStatus::Ready,
+        status,
         descriptor: None,
         records: Vec::new(),
         staged: None,
         library: None,
+        program: None,
         config: Vec::new(),
         private_sonames: Vec::new(),
         promotable: false,
     }
-}
-
-fn shadowed(candidate: Candidate, by: PathBuf) -> Bundle {
-    Bundle {
-        status: BundleStatus::Shadowed { by },
-        ..unread(&candidate)
-    }
-}
-
-/// Compares the manifest's paths and digests with what was staged.
-fn check_files(manifest: &Manifest, staged: &Staged) -> Result<(), Refusal> {
-    let key = |path: &Path| path.to_string_lossy().into_owned();
-    let libraries = std::iter::once(&manifest.library).chain(&manifest.private_libraries);
-    for library in libraries {
-        if !staged.files.contains_key(&key(library)) {
-            let message = format!(
-                "{} names {}, which is not in the bundle",
-                manifest::FILE_NAME,
-                library.display()
-            );
-            return Err(Refusal::new(RefusalReason::LibraryMissing, message));
-        }
-    }
-    let Some(listed) = &manifest.files else { return Ok(()) };
-    let mismatch = |message: String| Err(Refusal::new(RefusalReason::DigestMismatch, message));
-    for (path, found) in &staged.files {
-        match listed.get(path) {
-            _ if path == manifest::FILE_NAME => {}
-            Some(expected) if expected == found => {}
-            Some(expected) => return mismatch(format!("{path}: expected SHA-256 {expected}, found {found}")),
-            None => return mismatch(format!("{path}: the manifest's list of files does not have it")),
-        }
-    }
-    match listed.keys().find(|path| !staged.files.contains_key(*path)) {
-        Some(path) => mismatch(format!("{path}: the manifest lists it and it is not in the bundle")),
-        None => Ok(()),
-    }
-}
-
-fn check_same(manifest: &Manifest, id: &str, version: &str, whose: &str) -> Result<(), Refusal> {
-    if id != manifest.id {
-        let message = format!("the manifest's id is {:?} and that of {whose} is {id:?}", manifest.id);
-        return Err(Refusal::new(RefusalReason::IdMismatch, message));
-    }
-    if version != manifest.version.to_string() {
-        let message = format!(
-            "the manifest's version is {} and that of {whose} is {version}",
-            manifest.version
-        );
-        return Err(Refusal::new(RefusalReason::VersionMismatch, message));
-    }
-    Ok(())
-}
-
-fn check_offers(manifest: &Manifest, descriptor: &Descriptor) -> Result<(), Refusal> {
-    use synapse_core::engine::EngineKind;
-    let Some(offers) = &manifest.engines else { return Ok(()) };
-    let kinds = descriptor.supports.iter().map(|support| match support.kind {
-        EngineKind::Embed => Offer::Embed,
-        EngineKind::Rerank => Offer::Rerank,
-        EngineKind::Generate => Offer::Generate,
-    });
-    let mut described: Vec<Offer> = kinds.collect();
-    described.sort_unstable();
-    described.dedup();
-    if described == *offers {
-        return Ok(());
-    }
-    let message = format!("the manifest's engines are {offers:?} and the library describes {described:?}");
-    Err(Refusal::new(RefusalReason::DescriptorInvalid, message))
-}
-
-/// The bundle's own model records: `catalog/NAME.toml`, in the private copy.
-fn records(staged: &Staged) -> Vec<PathBuf> {
-    let is_record = |path: &&String| {
-        path.strip_prefix("catalog/")
-            .and_then(|name| name.strip_suffix(".toml"))
-            .is_some_and(|name| !name.contains('/'))
-    };
-    staged
-        .files
-        .keys()
-        .filter(is_record)
-        .map(|path| staged.dir.join(path))
-        .collect()
-}
-
-/// The SONAMEs of all libraries of the bundle except its main one, declared or not.
-fn private_sonames(staged: &Staged, main: &Path) -> Vec<String> {
-    let others = staged.files.keys().filter(|path| Path::new(path) != main);
-    let mut names: Vec<String> = others.filter_map(|path| note::soname(&staged.dir.join(path))).collect();
-    names.sort_unstable();
-    names.dedup();
-    names
 }

@@ -5,7 +5,7 @@
 //! text is `docs/schemas/plugin.schema.json`, generated from [`Text`] and compared by a test.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -37,12 +37,14 @@ pub(crate) enum Risk {
     AbortCapable,
 }
 
-/// What a bundle is. Schema 1 knows one kind.
+/// What a bundle is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Kind {
-    /// A dynamic library that exports the plugin ABI.
+    /// A dynamic library that exports the plugin ABI: `library` and `abi` say which.
     Library,
+    /// A program that speaks the worker protocol: `program` and `protocol` say which.
+    Executable,
 }
 
 /// A kind of engine that the bundle offers.
@@ -60,7 +62,19 @@ pub(crate) enum Offer {
 /// The manifest of an engine bundle (`plugin.toml`).
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(title = "Synapse plugin manifest, schema 1")]
+#[schemars(title = "Synapse plugin manifest, schema 1", extend("oneOf" = [
+    {
+        "properties": { "kind": { "const": "library" }, "program": false, "protocol": false },
+        "required": ["library", "abi"]
+    },
+    {
+        "properties": {
+            "kind": { "const": "executable" },
+            "library": false, "abi": false, "risk": false, "private_libraries": false
+        },
+        "required": ["program", "protocol"]
+    }
+]))]
 pub(crate) struct Text {
     /// The number of this form: 1.
     #[schemars(range(min = 1, max = 1))]
@@ -72,21 +86,33 @@ pub(crate) struct Text {
     /// The package version: semver, equal to the library's.
     version: String,
     /// What the bundle is.
-    #[expect(dead_code, reason = "a schema with one kind: that it parsed is all there is to know")]
     kind: Kind,
-    /// The library, relative to this file's folder, with `/` between the parts.
-    library: String,
-    /// How the library may fail. Absent means `abort-capable`.
-    #[serde(default)]
-    risk: Risk,
-    /// The plugin ABI that the library was built for, `MAJOR` or `MAJOR.MINOR`.
-    #[schemars(regex(pattern = r"^[0-9]{1,5}(\.[0-9]{1,5})?$"))]
-    abi: String,
-    /// The kinds of engine that the library offers. When present, the library must describe exactly these.
+    /// Of a library: its file, relative to this file's folder, with `/` between the parts.
+    #[serde(default, deserialize_with = "some")]
+    #[schemars(with = "String")]
+    library: Option<String>,
+    /// Of a library: how it may fail. Absent means `abort-capable`.
+    #[serde(default, deserialize_with = "some")]
+    #[schemars(with = "Risk")]
+    risk: Option<Risk>,
+    /// Of a library: the plugin ABI that it was built for, `MAJOR` or `MAJOR.MINOR`.
+    #[serde(default, deserialize_with = "some")]
+    #[schemars(with = "String", regex(pattern = r"^[0-9]{1,5}(\.[0-9]{1,5})?$"))]
+    abi: Option<String>,
+    /// Of an executable: its file, relative to this file's folder, with `/` between the parts. It needs its executable
+    /// bit; a script begins with `#!` and an absolute interpreter, or `/usr/bin/env NAME`.
+    #[serde(default, deserialize_with = "some")]
+    #[schemars(with = "String")]
+    program: Option<String>,
+    /// Of an executable: the version of the worker protocol that it speaks.
+    #[serde(default, deserialize_with = "some")]
+    #[schemars(with = "u32", range(min = 1))]
+    protocol: Option<u32>,
+    /// The kinds of engine that the bundle offers. When present, it must describe exactly these.
     #[serde(default)]
     #[schemars(length(min = 1))]
     engines: Option<Vec<Offer>>,
-    /// Native libraries that the bundle brings along, relative to this file's folder.
+    /// Of a library: native libraries that the bundle brings along, relative to this file's folder.
     #[serde(default)]
     private_libraries: Vec<String>,
     /// What the engine is, in one line, for people.
@@ -127,16 +153,31 @@ enum Setting {
     Words(String),
 }
 
+/// What a bundle runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Main {
+    /// A library of the plugin ABI.
+    Library(Library),
+    /// A program that speaks the worker protocol, and that protocol's version.
+    Program { path: PathBuf, protocol: u32 },
+}
+
+/// A library and what the manifest says about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Library {
+    pub path: PathBuf,
+    pub risk: Risk,
+    pub abi_major: u32,
+    pub private: Vec<PathBuf>,
+}
+
 /// A manifest whose every value is within its bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Manifest {
     pub id: String,
     pub version: semver::Version,
-    pub library: PathBuf,
-    pub risk: Risk,
-    pub abi_major: u32,
+    pub main: Main,
     pub engines: Option<Vec<Offer>>,
-    pub private_libraries: Vec<PathBuf>,
     pub files: Option<BTreeMap<String, Sha256Digest>>,
     pub config: Vec<(String, String)>,
 }
@@ -173,12 +214,10 @@ impl Manifest {
                 )));
             }
         }
-        if raw.private_libraries.len() > MAX_ENTRIES {
-            return Err(invalid(format!(
-                "private_libraries: expected at most {MAX_ENTRIES} entries"
-            )));
-        }
-        let private_libraries = raw.private_libraries.iter();
+        let main = match raw.kind {
+            Kind::Library => Main::Library(library(&raw)?),
+            Kind::Executable => program(&raw)?,
+        };
         let files = raw
             .files
             .map(|files| files.into_iter().map(file_row).collect())
@@ -186,17 +225,93 @@ impl Manifest {
         Ok(Self {
             id: id(raw.id)?,
             version: version(&raw.version)?,
-            library: relative("library", &raw.library)?,
-            risk: raw.risk,
-            abi_major: abi_major(&raw.abi)?,
+            main,
             engines: raw.engines.map(offers).transpose()?,
-            private_libraries: private_libraries
-                .map(|path| relative("private_libraries", path))
-                .collect::<Result<_, _>>()?,
             files,
             config: settings(raw.engine.config)?,
         })
     }
+}
+
+impl Manifest {
+    /// The file that the bundle runs.
+    pub fn main_file(&self) -> &Path {
+        match &self.main {
+            Main::Library(library) => &library.path,
+            Main::Program { path, .. } => path,
+        }
+    }
+
+    /// The library.
+    ///
+    /// # Errors
+    /// [`RefusalReason::ManifestInvalid`]: the bundle is a program.
+    pub fn library(&self) -> Result<&Library, Refusal> {
+        match &self.main {
+            Main::Library(library) => Ok(library),
+            Main::Program { path, .. } => Err(invalid(format!(
+                "kind: expected \"library\"; an executable is started by its own program, {}",
+                path.display()
+            ))),
+        }
+    }
+}
+
+/// A value that is there, of a key that may be absent.
+fn some<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(value: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(value).map(Some)
+}
+
+/// The part of a manifest that describes a library.
+fn library(raw: &Text) -> Result<Library, Refusal> {
+    let foreign = [("program", raw.program.is_some()), ("protocol", raw.protocol.is_some())];
+    if let Some((key, _)) = foreign.iter().find(|(_, there)| *there) {
+        return Err(invalid(format!(
+            "{key}: belongs to kind = \"executable\"; a library has library and abi"
+        )));
+    }
+    if raw.private_libraries.len() > MAX_ENTRIES {
+        return Err(invalid(format!(
+            "private_libraries: expected at most {MAX_ENTRIES} entries"
+        )));
+    }
+    let private = raw.private_libraries.iter();
+    Ok(Library {
+        path: relative("library", required("library", raw.library.as_deref())?)?,
+        risk: raw.risk.unwrap_or_default(),
+        abi_major: abi_major(required("abi", raw.abi.as_deref())?)?,
+        private: private
+            .map(|path| relative("private_libraries", path))
+            .collect::<Result<_, _>>()?,
+    })
+}
+
+/// The part of a manifest that describes a program.
+fn program(raw: &Text) -> Result<Main, Refusal> {
+    let foreign = [
+        ("library", raw.library.is_some()),
+        ("abi", raw.abi.is_some()),
+        ("private_libraries", !raw.private_libraries.is_empty()),
+    ];
+    if let Some((key, _)) = foreign.iter().find(|(_, there)| *there) {
+        return Err(invalid(format!(
+            "{key}: belongs to kind = \"library\"; an executable has program and protocol"
+        )));
+    }
+    if raw.risk.is_some() {
+        return Err(invalid(
+            "risk: an executable always runs in a process of its own; remove the key",
+        ));
+    }
+    let path = relative("program", required("program", raw.program.as_deref())?)?;
+    let protocol = raw
+        .protocol
+        .ok_or_else(|| invalid("protocol: expected the worker protocol's version, found nothing"))?;
+    Ok(Main::Program { path, protocol })
+}
+
+fn required<'a>(field: &str, value: Option<&'a str>) -> Result<&'a str, Refusal> {
+    value.ok_or_else(|| invalid(format!("{field}: expected a value, found nothing")))
 }
 
 fn invalid(message: impl AsRef<str>) -> Refusal {
@@ -331,147 +446,4 @@ pub(crate) fn shown(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GOOD: &str = r#"
-schema = 1
-id = "owned"
-version = "0.1.0"
-kind = "library"
-library = "lib/libsynapse_owned.so"
-risk = "abort-safe"
-abi = "1.0"
-"#;
-
-    #[test]
-    fn a_whole_manifest_is_read() {
-        let text = format!(
-            "{GOOD}engines = [\"rerank\", \"embed\"]\nprivate_libraries = [\"lib/libfoo.so\"]\n\
-             [files]\n\"lib/libfoo.so\" = \"{}\"\n[engine.config]\nthreads = 2\nfast = true\nname = \"x\"\n",
-            "ab".repeat(32)
-        );
-        let manifest = Manifest::parse(&text).unwrap();
-        assert_eq!(manifest.id, "owned");
-        assert_eq!(manifest.risk, Risk::AbortSafe);
-        assert_eq!(manifest.abi_major, 1);
-        assert_eq!(manifest.engines, Some(vec![Offer::Embed, Offer::Rerank]));
-        assert_eq!(manifest.private_libraries, [PathBuf::from("lib/libfoo.so")]);
-        let config: Vec<_> = manifest
-            .config
-            .iter()
-            .map(|(key, value)| (key.as_str(), value.as_str()))
-            .collect();
-        assert_eq!(config, [("fast", "true"), ("name", "x"), ("threads", "2")]);
-    }
-
-    /// Proves ENG-05: a bundle that says nothing is taken to be able to abort.
-    #[test]
-    fn absent_risk_is_the_worse_one() {
-        let manifest = Manifest::parse(&GOOD.replace("risk = \"abort-safe\"\n", "")).unwrap();
-        assert_eq!(manifest.risk, Risk::AbortCapable);
-    }
-
-    #[test]
-    fn bad_manifests_are_refused_by_field() {
-        use RefusalReason::{ManifestInvalid, ManifestSchema, PathEscape};
-        let table = [
-            (
-                "schema = 1",
-                "schema = 2",
-                ManifestSchema,
-                "schema: expected 1, found 2",
-            ),
-            ("schema = 1", "", ManifestInvalid, "schema: expected 1, found nothing"),
-            ("risk =", "rsik =", ManifestInvalid, "unknown field `rsik`"),
-            ("\"abort-safe\"", "\"safe\"", ManifestInvalid, "unknown variant `safe`"),
-            (
-                "\"library\"",
-                "\"executable\"",
-                ManifestInvalid,
-                "unknown variant `executable`",
-            ),
-            ("id = \"owned\"", "id = \"Owned\"", ManifestInvalid, "id: expected"),
-            ("id = \"owned\"", "id = \"\"", ManifestInvalid, "id: expected"),
-            ("id = \"owned\"", "id = \"a/b\"", ManifestInvalid, "id: expected"),
-            ("\"0.1.0\"", "\"0.1\"", ManifestInvalid, "version: expected"),
-            ("\"1.0\"", "\"one\"", ManifestInvalid, "abi: expected"),
-            ("\"1.0\"", "\"1.0.0\"", ManifestInvalid, "abi: expected"),
-            (
-                "lib/libsynapse",
-                "../libsynapse",
-                PathEscape,
-                "library: expected a path inside",
-            ),
-            (
-                "lib/libsynapse",
-                "/lib/libsynapse",
-                PathEscape,
-                "library: expected a path inside",
-            ),
-            (
-                "lib/libsynapse",
-                "lib//libsynapse",
-                PathEscape,
-                "library: expected a path inside",
-            ),
-            (
-                "lib/libsynapse",
-                "c:/libsynapse",
-                PathEscape,
-                "library: expected a path inside",
-            ),
-            ("abi =", "engines = []\nabi =", ManifestInvalid, "engines: expected"),
-            (
-                "abi =",
-                "engines = [\"embed\", \"embed\"]\nabi =",
-                ManifestInvalid,
-                "engines: expected",
-            ),
-            (
-                "abi = \"1.0\"",
-                "abi = \"1.0\"\n[engine]\nkonfig = 1",
-                ManifestInvalid,
-                "unknown field `konfig`",
-            ),
-            (
-                "abi = \"1.0\"",
-                "abi = \"1.0\"\n[engine.config]\n\"A b\" = 1",
-                ManifestInvalid,
-                "engine.config: expected",
-            ),
-            (
-                "abi = \"1.0\"",
-                "abi = \"1.0\"\n[files]\n\"x\" = \"00\"",
-                ManifestInvalid,
-                "64 lower-case hex",
-            ),
-            ("abi = \"1.0\"", "abi = \"1.0", ManifestInvalid, "line 8"),
-        ];
-        for (from, to, reason, words) in table {
-            let text = GOOD.replacen(from, to, 1);
-            assert_ne!(text, GOOD, "{from} is not in the text");
-            let refusal = Manifest::parse(&text).unwrap_err();
-            assert_eq!(refusal.reason, reason, "{to}: {}", refusal.message);
-            assert!(refusal.message.contains(words), "{to}: {}", refusal.message);
-            assert!(!refusal.message.contains('\n'), "{to}: {}", refusal.message);
-        }
-    }
-
-    /// The published schema is the one of this type. `SYNAPSE_BLESS=1` writes it.
-    #[test]
-    fn the_json_schema_is_the_published_one() {
-        let schema = schemars::schema_for!(Text);
-        let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
-        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schemas/plugin.schema.json");
-        if std::env::var_os("SYNAPSE_BLESS").is_some() {
-            std::fs::create_dir_all(std::path::Path::new(file).parent().unwrap()).unwrap();
-            std::fs::write(file, &text).unwrap();
-        }
-        let published = std::fs::read_to_string(file).unwrap_or_default();
-        assert!(
-            published == text,
-            "docs/schemas/plugin.schema.json is old: run this test with SYNAPSE_BLESS=1"
-        );
-    }
-}
+mod tests;

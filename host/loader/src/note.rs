@@ -79,24 +79,49 @@ pub(crate) fn check_private(library: &Path) -> Result<(), Refusal> {
     parse(&ReadCache::new(file)).map(drop)
 }
 
+/// Checks that a file is an executable of this system and processor.
+///
+/// # Errors
+/// [`RefusalReason::NotAProgram`], `TargetMismatch`.
+pub(crate) fn check_program(program: &Path) -> Result<(), Refusal> {
+    let not_one = |what: String| {
+        let message =
+            format!("the program is neither a script that begins with #! nor an executable of this system: {what}");
+        Refusal::new(RefusalReason::NotAProgram, message)
+    };
+    let data = ReadCache::new(File::open(program).map_err(|error| not_one(error.to_string()))?);
+    let object = object::File::parse(&data).map_err(|error| not_one(error.to_string()))?;
+    check_target(&object, "program")?;
+    match object.kind() {
+        ObjectKind::Executable | ObjectKind::Dynamic => Ok(()),
+        other => Err(not_one(format!("it is of kind {other:?}"))),
+    }
+}
+
 /// Parses a whole dynamic library of this system and processor.
 fn parse<'data, R: ReadRef<'data>>(data: R) -> Result<object::File<'data, R>, Refusal> {
     let object = object::File::parse(data).map_err(|error| not_a_library(&error))?;
+    check_target(&object, "library")?;
+    if object.kind() != ObjectKind::Dynamic {
+        let message = format!("the file is of kind {:?}, expected a dynamic library", object.kind());
+        return Err(Refusal::new(RefusalReason::NotALibrary, message));
+    }
+    Ok(object)
+}
+
+/// Whether a file is for this system and processor.
+fn check_target<'data, R: ReadRef<'data>>(object: &object::File<'data, R>, what: &str) -> Result<(), Refusal> {
     let found = (object.format(), object.architecture());
     if object.format() != FORMAT || ARCHITECTURE.is_some_and(|expected| object.architecture() != expected) {
         let message = format!(
-            "the library is {:?} for {:?}, expected {FORMAT:?} for {}",
+            "the {what} is {:?} for {:?}, expected {FORMAT:?} for {}",
             found.0,
             found.1,
             std::env::consts::ARCH
         );
         return Err(Refusal::new(RefusalReason::TargetMismatch, message));
     }
-    if object.kind() != ObjectKind::Dynamic {
-        let message = format!("the file is of kind {:?}, expected a dynamic library", object.kind());
-        return Err(Refusal::new(RefusalReason::NotALibrary, message));
-    }
-    Ok(object)
+    Ok(())
 }
 
 /// The SONAME of an ELF library; none for other files and formats. Only called for what may load into this process.

@@ -21,13 +21,6 @@ pub(crate) struct Facts<'a> {
     pub shared_soname: Option<(String, String)>,
 }
 
-impl Facts<'_> {
-    /// Whether a promotion would count: nothing in the bundle itself keeps it out of this process.
-    pub(crate) fn promotable(&self) -> bool {
-        self.risk == Risk::AbortSafe && !self.aborts_on_panic
-    }
-}
-
 /// `Ready` when nothing speaks against it, else `NeedsWorker` with the first reason.
 pub(crate) fn place(facts: &Facts<'_>) -> BundleStatus {
     let reason = if facts.risk == Risk::AbortCapable {
@@ -67,7 +60,6 @@ mod tests {
             shared_soname: None,
         };
         assert_eq!(place(&best()), BundleStatus::Ready);
-        assert!(best().promotable());
         let check = |facts: Facts<'_>, words: &str| match place(&facts) {
             BundleStatus::NeedsWorker { reason } => assert!(reason.contains(words), "{reason}"),
             other => panic!("{words}: {other:?}"),
@@ -81,7 +73,6 @@ mod tests {
             aborts_on_panic: true,
             ..facts.clone()
         };
-        assert!(!capable.promotable() && !aborting.promotable());
         check(capable, "cannot be promoted");
         check(aborting, "panic = \"abort\"");
         check(

@@ -2,8 +2,9 @@
 //!
 //! State: none here; outcomes are kept by [`crate::ScanMemory`]. Callers: discovery; `synapse-worker --describe`.
 //!
-//! The child's answer is one line of JSON on its standard output. It ends with 0 and a descriptor, or with
-//! [`EXIT_REFUSED`] and a refusal; every other end is a crash of the library. A child that was ended from outside
+//! The child is `synapse-worker` for a library, and the program itself for an executable. Its answer is one line of
+//! JSON on its standard output. It ends with 0 and a descriptor, or with [`EXIT_REFUSED`] and a refusal; every other
+//! end is a crash. A child that was ended from outside
 //! (SIGKILL, SIGTERM: the kernel short of memory, an operator) says nothing about the library.
 
 use std::os::unix::process::ExitStatusExt;
@@ -15,8 +16,8 @@ use crate::bundle::{Refusal, RefusalReason};
 use crate::descriptor::{Descriptor, refusal_from_json, refusal_to_json};
 use crate::error::LoaderError;
 use crate::manifest::{self, Manifest};
-use crate::process::{Command, Output, WaitError, spawner};
-use crate::{note, open, v1};
+use crate::process::{Output, WaitError, spawner};
+use crate::{note, open, start, v1};
 
 /// The exit code of a describe child that refuses the bundle.
 pub const EXIT_REFUSED: u8 = 3;
@@ -34,21 +35,41 @@ pub(crate) enum Scan {
     Refused(Refusal),
 }
 
-/// Lets a child of `worker` describe the staged bundle in `dir`.
-pub(crate) fn scan(worker: &Path, dir: &Path, bound: Duration) -> Scan {
-    let command = Command::new(worker)
-        .arg("--describe")
-        .arg("--plugin")
-        .arg(dir)
-        // Private libraries of the system, such as a GPU driver's, are found as the daemon would find them.
-        .inherit_env("LD_LIBRARY_PATH")
-        .dir("/")
+/// Who describes a bundle.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Describer<'a> {
+    /// This worker program loads its library.
+    Worker(&'a Path),
+    /// It is an executable, and this is its program.
+    Own(&'a Path),
+}
+
+impl Describer<'_> {
+    /// What is described, in a word.
+    pub(crate) const fn what(self) -> &'static str {
+        match self {
+            Self::Worker(_) => "library",
+            Self::Own(_) => "program",
+        }
+    }
+}
+
+/// Lets a child describe the staged bundle in `dir`.
+pub(crate) fn scan(describer: Describer<'_>, dir: &Path, bound: Duration) -> Scan {
+    let (Describer::Worker(program) | Describer::Own(program)) = describer;
+    let what = describer.what();
+    let command = start::describe(program, dir)
         .stdout(Output::Capture { limit: MAX_ANSWER })
         .stderr(Output::Capture { limit: MAX_STDERR });
     let failed = |message: String| Scan::Refused(Refusal::new(RefusalReason::ScanFailed, message));
     let child = match spawner().spawn(command) {
         Ok(child) => child,
-        Err(error) => return failed(format!("{error}; is synapse-worker installed beside synapse?")),
+        Err(error) => {
+            return failed(match describer {
+                Describer::Worker(_) => format!("{error}; is synapse-worker installed beside synapse?"),
+                Describer::Own(_) => error.to_string(),
+            });
+        }
     };
     let finished = match child.wait_with_output(bound) {
         Ok(finished) => finished,
@@ -61,20 +82,20 @@ pub(crate) fn scan(worker: &Path, dir: &Path, bound: Duration) -> Scan {
         Some(0) => match Descriptor::from_json(answer.trim_end()) {
             Ok(descriptor) => Scan::Described(descriptor),
             Err(_) if answer.is_empty() => Scan::Crashed(format!(
-                "the library ended the process before it described itself{stderr}"
+                "the {what} ended the process before it described itself{stderr}"
             )),
             Err(error) => Scan::Refused(Refusal::new(RefusalReason::DescriptorInvalid, error.to_string())),
         },
         Some(code) if code == i32::from(EXIT_REFUSED) => match refusal_from_json(answer.trim_end()) {
             Some(refusal) => Scan::Refused(refusal),
-            None => Scan::Crashed(format!("the library ended the process with code {code}{stderr}")),
+            None => Scan::Crashed(format!("the {what} ended the process with code {code}{stderr}")),
         },
         _ => match ended_from_outside(finished.status) {
             Some(signal) => failed(format!(
                 "the describing process was ended from outside by signal {signal}"
             )),
             None => Scan::Crashed(format!(
-                "the library crashed while it was loaded and described: {}{stderr}",
+                "the {what} crashed while it was described: {}{stderr}",
                 finished.status
             )),
         },
@@ -129,7 +150,7 @@ pub fn describe(dir: &Path) -> Answer {
 
 fn describe_here(dir: &Path) -> Result<Descriptor, Refusal> {
     let manifest = read_manifest(dir)?;
-    let library = dir.join(&manifest.library);
+    let library = dir.join(&manifest.library()?.path);
     let magic = note::read(&library)?;
     let module = open::open(&library, &magic)?;
     v1::descriptor(&module.describe()())

@@ -6,7 +6,7 @@
 //! hashed are the bytes that are copied, and only the copy is looked at afterwards. A swap in the source folder can
 //! thus change what is staged, which changes the digest, and never what is loaded under a digest.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::{File, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -40,6 +40,8 @@ pub(crate) struct Staged {
     pub dir: PathBuf,
     /// SHA-256 by relative path, with `/` between the parts.
     pub files: BTreeMap<String, Sha256Digest>,
+    /// The files whose owner may run them, in the bundle as it was found.
+    pub executable: BTreeSet<String>,
 }
 
 /// The private folder that holds the copies.
@@ -108,6 +110,7 @@ impl StagingFolder {
         })?;
         let mut walk = Walk {
             files: BTreeMap::new(),
+            executable: BTreeSet::new(),
             left: self.max_bytes,
             max_bytes: self.max_bytes,
         };
@@ -123,6 +126,7 @@ impl StagingFolder {
             digest,
             dir,
             files: walk.files,
+            executable: walk.executable,
         })
     }
 
@@ -199,6 +203,7 @@ fn bundle_digest(files: &BTreeMap<String, Sha256Digest>) -> BundleDigest {
 /// One pass over a bundle: every entry checked, every file hashed while it is copied.
 struct Walk {
     files: BTreeMap<String, Sha256Digest>,
+    executable: BTreeSet<String>,
     left: u64,
     max_bytes: u64,
 }
@@ -282,6 +287,9 @@ impl Walk {
         let (digest, bytes) = copy_hashed(&mut input, &mut out).map_err(|error| unreadable(path, error))?;
         self.left = self.left.checked_sub(bytes).ok_or_else(|| self.too_large(path))?;
         self.files.insert(path.to_owned(), digest);
+        if executable {
+            self.executable.insert(path.to_owned());
+        }
         Ok(())
     }
 

@@ -1,18 +1,22 @@
-//! The trust file: which bundles, by digest, the operator promoted to run inside the daemon.
+//! The trust file: which bundles, by digest, the operator promoted to run inside the daemon, and which are switched off.
 //!
-//! State: the file. Callers: discovery, `synapse plugin trust`, `make plugins`. Not known here: manifests and risk.
+//! State: the file. Callers: discovery, `synapse plugin trust` and `disable`, `make plugins`. Not known here: manifests
+//! and risk.
 //!
 //! ```toml
 //! schema = 1
+//! disabled = ["other"]
 //! [[bundle]]
 //! id = "owned"
 //! digest = "64 hex digits"
 //! ```
 //!
-//! A row promotes one digest: a changed bundle is not trusted until the operator says so again. The file decides
+//! A row promotes one digest: a changed bundle is not trusted until the operator says so again. `disabled` names ids:
+//! no version of such a bundle is looked into. The file decides
 //! what code runs inside the daemon, so it is believed only when nobody but its owner (this user or root) can have
 //! written it.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -42,8 +46,17 @@ pub struct TrustRow {
 #[serde(deny_unknown_fields)]
 struct Form {
     schema: u32,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    disabled: BTreeSet<String>,
     #[serde(default, rename = "bundle")]
     bundles: Vec<RowForm>,
+}
+
+/// What the file says.
+#[derive(Default)]
+struct Contents {
+    rows: Vec<TrustRow>,
+    disabled: BTreeSet<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -59,6 +72,18 @@ struct RowForm {
 /// [`LoaderError::Trust`] when the file or its folder is not ours, is writable by others, is a link, or does not
 /// parse.
 pub fn read(file: &Path) -> Result<Vec<TrustRow>, LoaderError> {
+    contents(file).map(|contents| contents.rows)
+}
+
+/// The ids that are switched off; none when the file does not exist.
+///
+/// # Errors
+/// As [`read`].
+pub fn disabled(file: &Path) -> Result<BTreeSet<String>, LoaderError> {
+    contents(file).map(|contents| contents.disabled)
+}
+
+fn contents(file: &Path) -> Result<Contents, LoaderError> {
     let problem = |problem: String| LoaderError::Trust {
         path: file.to_owned(),
         problem,
@@ -66,7 +91,7 @@ pub fn read(file: &Path) -> Result<Vec<TrustRow>, LoaderError> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let open = match rustix::fs::open(file, flags, Mode::empty()) {
         Ok(open) => open,
-        Err(rustix::io::Errno::NOENT) => return Ok(Vec::new()),
+        Err(rustix::io::Errno::NOENT) => return Ok(Contents::default()),
         Err(rustix::io::Errno::LOOP) => return Err(problem("is a symbolic link; put a plain file there".to_owned())),
         Err(error) => return Err(problem(format!("cannot be opened: {error}"))),
     };
@@ -87,16 +112,17 @@ pub fn read(file: &Path) -> Result<Vec<TrustRow>, LoaderError> {
     if form.schema != SCHEMA {
         return Err(problem(format!("schema: expected {SCHEMA}, found {}", form.schema)));
     }
-    form.bundles
-        .into_iter()
-        .map(|row| {
-            let digest = row
-                .digest
-                .parse()
-                .map_err(|error| problem(format!("{}: {error}", row.id)))?;
-            Ok(TrustRow { id: row.id, digest })
-        })
-        .collect()
+    let row = |row: RowForm| {
+        let digest = row
+            .digest
+            .parse()
+            .map_err(|error| problem(format!("{}: {error}", row.id)))?;
+        Ok(TrustRow { id: row.id, digest })
+    };
+    Ok(Contents {
+        rows: form.bundles.into_iter().map(row).collect::<Result<_, _>>()?,
+        disabled: form.disabled,
+    })
 }
 
 /// Promotes `digest` of `id`, replacing the row of another digest.
@@ -104,14 +130,14 @@ pub fn read(file: &Path) -> Result<Vec<TrustRow>, LoaderError> {
 /// # Errors
 /// As [`read`], and [`LoaderError::Io`] when the file cannot be written.
 pub fn trust(file: &Path, id: &str, digest: &BundleDigest) -> Result<(), LoaderError> {
-    let mut rows = read(file)?;
-    rows.retain(|row| row.id != id);
-    rows.push(TrustRow {
+    let mut contents = contents(file)?;
+    contents.rows.retain(|row| row.id != id);
+    contents.rows.push(TrustRow {
         id: id.to_owned(),
         digest: *digest,
     });
-    rows.sort_by(|a, b| a.id.cmp(&b.id));
-    write(file, rows)
+    contents.rows.sort_by(|a, b| a.id.cmp(&b.id));
+    write(file, contents)
 }
 
 /// Removes the rows of `id`; whether there was one.
@@ -119,13 +145,30 @@ pub fn trust(file: &Path, id: &str, digest: &BundleDigest) -> Result<(), LoaderE
 /// # Errors
 /// As [`trust`].
 pub fn untrust(file: &Path, id: &str) -> Result<bool, LoaderError> {
-    let mut rows = read(file)?;
-    let before = rows.len();
-    rows.retain(|row| row.id != id);
-    if rows.len() == before {
+    let mut contents = contents(file)?;
+    let before = contents.rows.len();
+    contents.rows.retain(|row| row.id != id);
+    if contents.rows.len() == before {
         return Ok(false);
     }
-    write(file, rows).map(|()| true)
+    write(file, contents).map(|()| true)
+}
+
+/// Switches a bundle off, or on again; whether that changed anything.
+///
+/// # Errors
+/// As [`trust`].
+pub fn set_disabled(file: &Path, id: &str, off: bool) -> Result<bool, LoaderError> {
+    let mut contents = contents(file)?;
+    let changed = if off {
+        contents.disabled.insert(id.to_owned())
+    } else {
+        contents.disabled.remove(id)
+    };
+    if changed {
+        write(file, contents)?;
+    }
+    Ok(changed)
 }
 
 /// Whether a file or folder can have been changed by its owner only, the owner being this user or root.
@@ -148,10 +191,12 @@ fn check_owner(open: impl AsFd, kind: FileType) -> Result<(), String> {
 }
 
 /// Replaces the file in one step: a reader sees the old rows or the new ones.
-fn write(file: &Path, rows: Vec<TrustRow>) -> Result<(), LoaderError> {
+fn write(file: &Path, contents: Contents) -> Result<(), LoaderError> {
     let form = Form {
         schema: SCHEMA,
-        bundles: rows
+        disabled: contents.disabled,
+        bundles: contents
+            .rows
             .into_iter()
             .map(|row| RowForm {
                 id: row.id,
@@ -225,6 +270,25 @@ mod tests {
         assert_eq!(read(&file).unwrap(), [row("b", "b2")]);
         let mode = std::fs::metadata(&file).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_bundle_is_switched_off_and_on_beside_the_rows() {
+        let dir = folder();
+        let file = dir.path().join("trust.toml");
+        assert!(!set_disabled(&file, "a", false).unwrap(), "it was on");
+        assert!(!file.exists(), "nothing changed, so nothing is written");
+        trust(&file, "a", &digest("a1")).unwrap();
+        assert!(set_disabled(&file, "a", true).unwrap());
+        assert!(!set_disabled(&file, "a", true).unwrap());
+        assert!(set_disabled(&file, "b", true).unwrap());
+        trust(&file, "c", &digest("c1")).unwrap();
+        let off: Vec<_> = disabled(&file).unwrap().into_iter().collect();
+        assert_eq!(off, ["a", "b"]);
+        assert_eq!(read(&file).unwrap().len(), 2, "promotions stay");
+        assert!(set_disabled(&file, "a", false).unwrap());
+        let off: Vec<_> = disabled(&file).unwrap().into_iter().collect();
+        assert_eq!(off, ["b"]);
     }
 
     #[test]
