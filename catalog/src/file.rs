@@ -210,6 +210,8 @@ pub enum SourceFile {
     },
     /// A folder that the operator names when pulling.
     Local {},
+    /// The bundle that carries the record; paths start in its folder.
+    Bundle {},
 }
 
 /// Envelope rows (`catalog/envelopes/*.toml`), schema 1. Append-only.

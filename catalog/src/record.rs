@@ -97,6 +97,8 @@ pub enum Source {
     },
     /// A folder on this machine that the operator names when pulling.
     Local,
+    /// The bundle that carries the record.
+    Bundle,
 }
 
 impl Source {
@@ -107,6 +109,7 @@ impl Source {
             Self::Pypi { .. } => "pypi",
             Self::Hf { .. } => "hf",
             Self::Local => "local",
+            Self::Bundle => "bundle",
         }
     }
 }
@@ -169,7 +172,7 @@ impl Record {
         self.formats.iter().find(|f| f.format == format && f.quant == quant)
     }
 
-    /// The first source of a kind (`pypi`, `hf`, `local`).
+    /// The first source of a kind (`pypi`, `hf`, `local`, `bundle`).
     #[must_use]
     pub fn source(&self, kind: &str) -> Option<&Source> {
         self.sources.iter().find(|source| source.kind() == kind)

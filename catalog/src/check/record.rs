@@ -93,7 +93,7 @@ pub(super) fn record(file: RecordFile, origin: &Origin, found: &mut Problems) ->
         .sources
         .into_iter()
         .enumerate()
-        .map(|(i, s)| source(s, i, found))
+        .map(|(i, s)| source(s, i, origin, found))
         .collect();
     found.expect(!sources.is_empty(), "sources", || "expected at least one source".into());
     Record {
@@ -249,6 +249,7 @@ const fn kind_of(source: &SourceFile) -> &'static str {
         SourceFile::Pypi { .. } => "pypi",
         SourceFile::Hf { .. } => "hf",
         SourceFile::Local {} => "local",
+        SourceFile::Bundle {} => "bundle",
     }
 }
 
@@ -300,7 +301,7 @@ fn one_content_per_path(
     }
 }
 
-fn source(file: SourceFile, index: usize, found: &mut Problems) -> Source {
+fn source(file: SourceFile, index: usize, origin: &Origin, found: &mut Problems) -> Source {
     let field = format!("sources[{index}]");
     match file {
         SourceFile::Pypi {
@@ -341,6 +342,12 @@ fn source(file: SourceFile, index: usize, found: &mut Problems) -> Source {
             Source::Hf { repo, revision }
         }
         SourceFile::Local {} => Source::Local,
+        SourceFile::Bundle {} => {
+            found.expect(matches!(origin, Origin::Bundle(_)), &field, || {
+                "is of kind \"bundle\", which only a record inside a bundle may have".into()
+            });
+            Source::Bundle
+        }
     }
 }
 

@@ -20,6 +20,7 @@ pub mod log;
 pub mod models;
 pub mod offline;
 pub mod paths;
+pub mod pickup;
 pub mod plugins;
 pub mod rpc;
 pub mod schedule;

@@ -19,6 +19,7 @@ use crate::job::kept as batch_jobs;
 use crate::lane::{Lanes, residency};
 use crate::models::{Installed, ModelStore, ModelStoreConfig, ModelsError};
 use crate::paths::DataDir;
+use crate::pickup;
 use crate::plugins::PluginRegistry;
 use crate::rpc::error::ServiceError;
 use crate::schedule::Compute;
@@ -94,6 +95,8 @@ pub struct Daemon {
     pub compute: Compute,
     /// Threads that one engine call may use.
     pub threads_per_call: u32,
+    /// The catalog without the records of bundles.
+    own_catalog: Catalog,
     catalog: RwLock<Arc<Catalog>>,
     installed: RwLock<Arc<[Installed]>>,
 }
@@ -163,7 +166,8 @@ impl Daemon {
                 order,
             }),
             threads_per_call: threads,
-            catalog: RwLock::new(Arc::new(catalog)),
+            catalog: RwLock::new(Arc::new(catalog.clone())),
+            own_catalog: catalog,
             installed: RwLock::new(installed.into()),
             config: Arc::new(config),
             data,
@@ -172,16 +176,17 @@ impl Daemon {
         let found = Arc::downgrade(&daemon);
         daemon.plugins.discover(tasks, move |bundles| {
             if let Some(daemon) = found.upgrade() {
-                daemon.add_records(bundles);
+                daemon.set_records(bundles);
             }
         });
         batch_jobs::watch(&daemon);
         residency::watch(&daemon);
+        pickup::watch(&daemon);
         refresh_workers(&daemon);
         Ok(daemon)
     }
 
-    /// Every known model and lane, as a snapshot: it grows once, when the bundles were found.
+    /// Every known model and lane, as a snapshot: it changes with the bundles.
     #[must_use]
     pub fn catalog(&self) -> Arc<Catalog> {
         Arc::clone(&self.catalog.read().unwrap_or_else(PoisonError::into_inner))
@@ -204,9 +209,9 @@ impl Daemon {
         Ok(())
     }
 
-    /// Adds the records that usable bundles carry.
-    fn add_records(&self, bundles: &[Bundle]) {
-        let mut catalog = Catalog::clone(&self.catalog());
+    /// Lays the records that usable bundles carry over the daemon's own.
+    pub fn set_records(&self, bundles: &[Bundle]) {
+        let mut catalog = self.own_catalog.clone();
         for bundle in bundles.iter().filter(|bundle| bundle.descriptor.is_some()) {
             report(&catalog.add_bundle(&bundle.id, &bundle.records));
         }

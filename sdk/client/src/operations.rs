@@ -8,9 +8,10 @@ use synapse_wire::client::{
     HealthParams, HealthResult, JobAccepted, JobCancel, JobList, JobListParams, JobListResult, JobParams, JobStatus,
     JobView, MicrollmOneshot, MicrollmOneshotParams, MicrollmOneshotResult, ModelLoad, ModelParams, ModelStatus,
     ModelStatusResult, ModelUnload, ModelUnloadResult, ModelsList, ModelsListParams, ModelsListResult, ModelsPull,
-    ModelsPullParams, ModelsRemove, ModelsRemoveResult, PluginsList, PluginsListParams, PluginsListResult, RerankReply,
-    RerankScore, RerankScoreParams, RerankScoreResult, ServerInfo, ServerInfoParams, ServerInfoResult, Stamp, Stamped,
-    TextTokenize, TokenizeParams, TokenizeResult,
+    ModelsPullParams, ModelsRemove, ModelsRemoveResult, PluginsList, PluginsListParams, PluginsListResult,
+    PluginsRescan, PluginsRescanParams, PluginsRescanResult, RerankReply, RerankScore, RerankScoreParams,
+    RerankScoreResult, ServerInfo, ServerInfoParams, ServerInfoResult, Stamp, Stamped, TextTokenize, TokenizeParams,
+    TokenizeResult,
 };
 
 use crate::batch_job::decode_vectors;
@@ -278,6 +279,14 @@ impl Client {
     /// As [`Client::call`].
     pub async fn plugins_list(&self) -> Result<Stamped<PluginsListResult>, ClientError> {
         self.call::<PluginsList>(&PluginsListParams {}).await
+    }
+
+    /// `plugins.rescan`: looks for dropped, replaced and removed bundles now.
+    ///
+    /// # Errors
+    /// As [`Client::call`].
+    pub async fn plugins_rescan(&self) -> Result<Stamped<PluginsRescanResult>, ClientError> {
+        self.call::<PluginsRescan>(&PluginsRescanParams {}).await
     }
 }
 

@@ -94,7 +94,8 @@ fn only_reads(method: &str) -> bool {
             | Method::JobPages
             | Method::JobStatus
             | Method::JobList
-            | Method::PluginsList,
+            | Method::PluginsList
+            | Method::PluginsRescan,
         ) => true,
         Ok(
             Method::RequestCancel

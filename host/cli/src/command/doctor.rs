@@ -238,7 +238,7 @@ fn plugin(entry: &PluginEntry) -> Finding {
         PluginStatus::NeedsWorker if says.contains("synapse plugin trust") => Finding::new(Verdict::Note, &about, says),
         PluginStatus::NeedsWorker if entry.promotable => Finding::new(Verdict::Note, &about, says)
             .advise(format!("if you trust it: synapse plugin trust {}", entry.id)),
-        PluginStatus::NeedsWorker | PluginStatus::Shadowed | PluginStatus::Unknown => {
+        PluginStatus::NeedsWorker | PluginStatus::Disabled | PluginStatus::Shadowed | PluginStatus::Unknown => {
             Finding::new(Verdict::Note, &about, says)
         }
         PluginStatus::Refused => {
@@ -334,6 +334,7 @@ mod tests {
             engines: Vec::new(),
             placement: None,
             promotable: true,
+            pending: None,
         }
     }
 

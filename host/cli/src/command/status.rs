@@ -123,7 +123,9 @@ fn counted(plugins: PluginCounts) -> String {
         (plugins.needs_worker, "without a worker"),
         (plugins.refused, "refused"),
         (plugins.quarantined, "quarantined"),
+        (plugins.disabled, "disabled"),
         (plugins.shadowed, "shadowed"),
+        (plugins.pending, "with new files that wait"),
     ] {
         if count > 0 {
             words.push_str(&format!(", {count} {word}"));

@@ -217,6 +217,11 @@ settings! {
         dirs: Vec<PathBuf> = Vec::new(), Machine;
         /// Milliseconds that a bundle's description may take.
         scan_timeout_ms: u64 = 5_000, Machine, 100..=600000;
+        /// Milliseconds between two glances at the folders that hold bundles; 0: changes count from the next start, or
+        /// from `plugins.rescan`, on.
+        watch_ms: u64 = 2_000, Machine, 0..=3600000;
+        /// Milliseconds for which a changed bundle must look the same before it is looked into.
+        settle_ms: u64 = 2_000, Machine, 0..=600000;
     }
 
     /// Engines in processes of their own.

@@ -9,6 +9,7 @@
 //! | which numeric space is that | `profile.rs` |
 //! | which state follows which | `state.rs` |
 //! | how is a model loaded, unloaded, displaced | `load.rs`, `residency.rs` |
+//! | what takes over when a bundle changes | `replace.rs` |
 //! | what is a loaded model | `loaded.rs` |
 //! | what does a request's work do on it | `work/` |
 //! | what is made of the engine's numbers | `output.rs` |
@@ -17,6 +18,7 @@ pub mod load;
 pub mod loaded;
 pub mod output;
 pub mod profile;
+pub mod replace;
 pub mod residency;
 pub mod select;
 pub mod state;

@@ -1,6 +1,6 @@
-//! The bundles found at start, their states, and the engines made from them.
+//! The bundles that were found, their states, and the engines made from them.
 //!
-//! State: what discovery found (a snapshot that is replaced as a whole), and one [`EngineSlot`] per engine opened in this
+//! State: what the last search found (a snapshot that is replaced as a whole), the files that wait, and one [`EngineSlot`] per engine opened in this
 //! process, kept until it ends; a lane whose bundle runs in a worker has a slot of its own. Callers: `lane` selects among
 //! the bundles and opens engines, `plugins.list` and `health` show them. Not known here: models, lanes, requests; how an
 //! engine is guarded is `slot.rs`.
@@ -9,16 +9,20 @@
 //! this process once is demoted by digest, in the store, and from then on only a worker may run it; where the store
 //! cannot say, no bundle may run here (fails closed).
 
+pub mod renewal;
+pub mod settling;
 mod slot;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use synapse_core::engine::EngineKind;
-use synapse_loader::{Bundle, BundleDigest, BundleStatus, Loader, LoaderError};
+use synapse_loader::{Bundle, BundleDigest, BundleStatus, Glance, Loader, LoaderError};
 use tokio::sync::watch;
 
+use self::renewal::{Change, Waiting, What};
 use self::slot::Origin;
 pub use self::slot::{AnyEngine, EngineSlot};
 use crate::store::{Store, StoreError};
@@ -39,6 +43,10 @@ struct Inner {
     loader: Loader,
     store: Store,
     bundles: RwLock<Bundles>,
+    /// New files that are not taken, by bundle.
+    waiting: RwLock<Arc<BTreeMap<String, Waiting>>>,
+    /// How the search path looked when it was last searched. Held for a whole search: they take turns.
+    looked: Mutex<Glance>,
     scanned: watch::Sender<bool>,
     opened: Mutex<HashMap<BundleDigest, Opened>>,
     workers: Workers,
@@ -86,6 +94,8 @@ impl PluginRegistry {
             loader,
             store,
             bundles: RwLock::new(Arc::from([])),
+            waiting: RwLock::default(),
+            looked: Mutex::default(),
             scanned: watch::Sender::new(false),
             opened: Mutex::new(HashMap::new()),
             workers,
@@ -98,9 +108,13 @@ impl PluginRegistry {
     pub fn discover(&self, tasks: &Tasks, found: impl FnOnce(&[Bundle]) + Send + 'static) {
         let registry = self.clone();
         let search = tasks.blocking("plugins", move || {
-            let bundles = registry.inner.search();
+            let inner = &registry.inner;
+            let mut looked = lock(&inner.looked);
+            *looked = inner.loader.glance();
+            let bundles = inner.search(&HashSet::new(), &HashSet::new());
+            bundles.iter().for_each(log_verdict);
             found(&bundles);
-            *write(&registry.inner.bundles) = bundles;
+            *write(&inner.bundles) = bundles.into();
         });
         let registry = self.clone();
         let over = tasks.spawn("plugins-found", async move {
@@ -109,6 +123,59 @@ impl PluginRegistry {
             registry.inner.scanned.send_replace(true);
         });
         drop(over);
+    }
+
+    /// Looks again at everything but the folders of `unsettled`, and says what changed. `publish` gets the bundles that
+    /// count from now on before anyone else sees them. The copies of the digests that are `in_use` stay. Blocks.
+    pub fn renew(
+        &self,
+        unsettled: &HashSet<PathBuf>,
+        in_use: &HashSet<BundleDigest>,
+        publish: impl FnOnce(&[Bundle]),
+    ) -> Vec<Change> {
+        let inner = &self.inner;
+        let mut looked = lock(&inner.looked);
+        let mut now = inner.loader.glance();
+        for path in unsettled {
+            match looked.bundles.get(path) {
+                Some(stamp) => now.bundles.insert(path.clone(), *stamp),
+                None => now.bundles.remove(path),
+            };
+        }
+        let mut keep = in_use.clone();
+        keep.extend(self.bundles().iter().filter_map(|bundle| bundle.digest));
+        let found = inner.search(unsettled, &keep);
+        *looked = now;
+        // Held while the lists are compared: a demotion meanwhile must not be lost.
+        let mut bundles = write(&inner.bundles);
+        let renewal = renewal::renew(&bundles, &self.waiting(), found, |bundle| inner.other_is_open(bundle));
+        for change in &renewal.changes {
+            log_change(change, &renewal.bundles);
+        }
+        publish(&renewal.bundles);
+        *bundles = renewal.bundles.into();
+        *inner.waiting.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(renewal.waiting);
+        renewal.changes
+    }
+
+    /// How the search path looked when it was last searched, and how it looks now. Blocks.
+    #[must_use]
+    pub fn glance(&self) -> (Glance, Glance) {
+        let looked = lock(&self.inner.looked).clone();
+        (looked, self.inner.loader.glance())
+    }
+
+    /// New files that are not taken, by bundle.
+    #[must_use]
+    pub fn waiting(&self) -> Arc<BTreeMap<String, Waiting>> {
+        Arc::clone(&self.inner.waiting.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Ends the worker that a lane had for a version of a bundle. Blocks until it has ended.
+    pub fn retire(&self, bundle: &Bundle, lane: &str) {
+        if let Some(digest) = bundle.digest {
+            self.inner.workers.retire(lane, digest);
+        }
     }
 
     /// Whether the search of this start is over.
@@ -249,8 +316,8 @@ impl PluginRegistry {
 
 impl Inner {
     /// Discovery, with the demotions of earlier runs laid over it.
-    fn search(&self) -> Bundles {
-        let mut bundles = self.loader.discover();
+    fn search(&self, unsettled: &HashSet<PathBuf>, keep: &HashSet<BundleDigest>) -> Vec<Bundle> {
+        let mut bundles = self.loader.rediscover(unsettled, keep);
         let demotions: Result<HashMap<String, String>, StoreError> = self
             .store
             .demotions()
@@ -264,9 +331,16 @@ impl Inner {
             if let (BundleStatus::Ready, Some(reason)) = (&bundle.status, reason) {
                 bundle.status = BundleStatus::NeedsWorker { reason };
             }
-            log_verdict(bundle);
         }
-        bundles.into()
+        bundles
+    }
+
+    /// Whether another version of the bundle was loaded into this process.
+    fn other_is_open(&self, bundle: &Bundle) -> bool {
+        let opened = lock(&self.opened);
+        opened
+            .iter()
+            .any(|(digest, opened)| opened.origin.bundle() == bundle.id && Some(*digest) != bundle.digest)
     }
 
     /// Takes a bundle out of this process for good: in the store, and in what is shown.
@@ -305,6 +379,30 @@ fn log_verdict(bundle: &Bundle) {
         ),
         None => tracing::info!(target: "synapse.worker", plugin = id, version, status, "plugin found"),
         Some(message) => tracing::warn!(target: "synapse.worker", plugin = id, status, "plugin not used: {message}"),
+    }
+}
+
+/// One line for each change of a later search.
+fn log_change(change: &Change, bundles: &[Bundle]) {
+    let id = change.id.as_str();
+    let digest = |digest: &Option<BundleDigest>| digest.map(|digest| digest.to_string()).unwrap_or_default();
+    match change.what {
+        What::Added | What::Replaced | What::Disabled => {
+            tracing::info!(
+                target: "synapse.worker", plugin = id, from = digest(&change.from), to = digest(&change.to),
+                "plugin changed",
+            );
+            let winner = |bundle: &&Bundle| bundle.id == id && !matches!(bundle.status, BundleStatus::Shadowed { .. });
+            bundles.iter().filter(winner).for_each(log_verdict);
+        }
+        What::Removed => tracing::info!(
+            target: "synapse.worker", plugin = id, from = digest(&change.from),
+            "plugin removed; its lanes end what they have begun",
+        ),
+        What::Waits => {
+            let message = change.message.as_deref().unwrap_or_default();
+            tracing::warn!(target: "synapse.worker", plugin = id, "plugin waits: {message}");
+        }
     }
 }
 

@@ -79,6 +79,11 @@ impl Origin {
             registry,
         }
     }
+
+    /// The bundle's id.
+    pub(super) fn bundle(&self) -> &str {
+        &self.bundle
+    }
 }
 
 /// One engine, guarded.
@@ -153,7 +158,7 @@ impl EngineSlot {
     /// The bundle's id.
     #[must_use]
     pub fn bundle(&self) -> &str {
-        &self.origin.bundle
+        self.origin.bundle()
     }
 
     /// Why the engine is never called again, if so.

@@ -144,6 +144,7 @@ impl Dispatch for Operations {
             Method::ModelsRemove => answer!(self, call, wire::ModelsRemove, models_remove, no_constraints),
             Method::TextTokenize => answer!(self, call, wire::TextTokenize, tokenize, no_constraints),
             Method::PluginsList => answer!(self, call, wire::PluginsList, plugins_list, no_constraints),
+            Method::PluginsRescan => answer!(self, call, wire::PluginsRescan, plugins_rescan, no_constraints),
         }
     }
 }

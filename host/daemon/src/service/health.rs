@@ -16,6 +16,7 @@ use synapse_wire::client::{
 use super::{RequestContext, ServiceError, plugins_list};
 use crate::lane::LaneSnapshot;
 use crate::lane::state::LaneState;
+use crate::plugins::renewal::{NEEDS_RESTART, Waiting};
 use crate::state::Daemon;
 
 /// Everything that health is made of, read from memory.
@@ -26,6 +27,8 @@ struct Sample {
     loading: Vec<String>,
     jobs: JobCounts,
     plugins: PluginCounts,
+    /// Bundles that have a version for the next start, and others whose new files are not taken.
+    waiting: (Vec<String>, Vec<String>),
     /// The search for bundles is over.
     scanned: bool,
     /// Why the database takes no writes any more.
@@ -42,10 +45,25 @@ pub async fn run(daemon: &Arc<Daemon>, _: &RequestContext, _: HealthParams) -> R
         lanes: daemon.lanes.snapshots(),
         loading: daemon.jobs.live_models(JobKind::ModelLoad),
         jobs: daemon.jobs.counts(),
-        plugins: count(daemon.plugins.bundles().iter().map(plugins_list::status)),
+        plugins: PluginCounts {
+            pending: narrow(daemon.plugins.waiting().len()),
+            ..count(daemon.plugins.bundles().iter().map(plugins_list::status))
+        },
+        waiting: waiting(&daemon.plugins.waiting()),
         scanned: daemon.plugins.is_scanned(),
         store_stopped: daemon.store.stopped().map(str::to_owned),
     }))
+}
+
+/// The bundles whose new files wait for the next start, and those whose new files are not taken at all.
+fn waiting(waiting: &BTreeMap<String, Waiting>) -> (Vec<String>, Vec<String>) {
+    let ids = |restart: bool| {
+        let some = waiting
+            .iter()
+            .filter(|(_, row)| (row.reason == NEEDS_RESTART) == restart);
+        some.map(|(id, _)| id.clone()).collect()
+    };
+    (ids(true), ids(false))
 }
 
 /// Bundles by what became of them.
@@ -58,6 +76,7 @@ fn count(statuses: impl Iterator<Item = PluginStatus>) -> PluginCounts {
             PluginStatus::Refused => &mut counts.refused,
             PluginStatus::Quarantined => &mut counts.quarantined,
             PluginStatus::Shadowed => &mut counts.shadowed,
+            PluginStatus::Disabled => &mut counts.disabled,
             // Only what another version said could be unknown.
             PluginStatus::Unknown => continue,
         };
@@ -176,9 +195,23 @@ fn verdict(sample: &Sample, models: &BTreeMap<String, ModelState>) -> (HealthSta
     } else if !sample.scanned {
         String::from("looking for engine bundles")
     } else {
-        return (HealthStatus::Ok, String::from("ok"));
+        return (HealthStatus::Ok, contented(&sample.waiting));
     };
     (HealthStatus::Degraded, text)
+}
+
+/// The words of a daemon that does well: new files that wait are no ailment, and not to be overlooked.
+fn contented((restart, refused): &(Vec<String>, Vec<String>)) -> String {
+    let mut words = String::from("ok");
+    for (ids, what) in [
+        (restart, "waits for a restart: a new version of"),
+        (refused, "new files are not taken, the old ones serve:"),
+    ] {
+        if !ids.is_empty() {
+            words.push_str(&format!("; {what} {}", ids.join(", ")));
+        }
+    }
+    words
 }
 
 #[cfg(test)]
@@ -198,6 +231,7 @@ mod tests {
             loading: Vec::new(),
             jobs: JobCounts::default(),
             plugins: PluginCounts::default(),
+            waiting: Default::default(),
             scanned: true,
             store_stopped: None,
         }

@@ -40,6 +40,7 @@ pub mod models_remove;
 #[cfg(test)]
 mod oneshot_tests;
 pub mod plugins_list;
+pub mod plugins_rescan;
 pub mod request_cancel;
 pub mod rerank_score;
 #[cfg(test)]

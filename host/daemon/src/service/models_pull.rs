@@ -5,7 +5,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use synapse_catalog::{Format, Record, parse_model_id};
+use synapse_catalog::{Format, Origin, Record, parse_model_id};
+use synapse_loader::Bundle;
 use synapse_wire::client::{JobAccepted, ModelsPullParams, PullOutcome, PullSource};
 
 use super::{RequestContext, ServiceError};
@@ -29,7 +30,10 @@ pub async fn run(
     let record = catalog.record(&selector.model).ok_or_else(|| NoLane::UnknownModel {
         model: selector.model.clone(),
     })?;
-    let choice = choice(record, params.source, params.path)?;
+    let choice = match (params.source, bundle_of(daemon, record)) {
+        (None, Some(folder)) if params.path.is_none() => SourceChoice::Bundle(folder),
+        (source, _) => choice(record, source, params.path)?,
+    };
     // A pinned lane says which stored form it runs.
     let pinned = catalog
         .lanes(&record.id)
@@ -114,6 +118,15 @@ impl PullProgress for ToJob {
     fn report(&self, phase: &'static str, done: u64, total: u64) {
         self.0.progress(phase, done, Some(total), "bytes");
     }
+}
+
+/// The private copy of the bundle that carries the record, where it carries the files too.
+fn bundle_of(daemon: &Daemon, record: &Record) -> Option<PathBuf> {
+    record.source("bundle")?;
+    let Origin::Bundle(id) = &record.origin else { return None };
+    let bundles = daemon.plugins.bundles();
+    let carries = |bundle: &&Bundle| bundle.id == *id && bundle.staged.is_some();
+    bundles.iter().find(carries)?.staged.clone()
 }
 
 fn choice(record: &Record, source: Option<PullSource>, path: Option<String>) -> Result<SourceChoice, ServiceError> {

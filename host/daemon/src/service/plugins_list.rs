@@ -7,10 +7,11 @@ use std::sync::Arc;
 use synapse_core::engine::{EngineKind, EngineSupport, Preempt};
 use synapse_loader::{Bundle, BundleStatus, Descriptor};
 use synapse_wire::client::{
-    ModelKind, Placement, PluginEngine, PluginEntry, PluginStatus, PluginsListParams, PluginsListResult,
+    ModelKind, Placement, PluginEngine, PluginEntry, PluginPending, PluginStatus, PluginsListParams, PluginsListResult,
 };
 
 use super::{RequestContext, ServiceError};
+use crate::plugins::renewal::Waiting;
 use crate::plugins::runs_in_worker;
 use crate::state::Daemon;
 
@@ -24,9 +25,29 @@ pub async fn run(
     _params: PluginsListParams,
 ) -> Result<PluginsListResult, ServiceError> {
     daemon.plugins.scanned().await;
-    Ok(PluginsListResult {
-        plugins: daemon.plugins.bundles().iter().map(entry).collect(),
-    })
+    Ok(PluginsListResult { plugins: list(daemon) })
+}
+
+/// Every bundle, with what waits for it.
+pub(super) fn list(daemon: &Daemon) -> Vec<PluginEntry> {
+    let waiting = daemon.plugins.waiting();
+    let with_pending = |bundle: &Bundle| PluginEntry {
+        pending: match bundle.status {
+            BundleStatus::Shadowed { .. } => None,
+            _ => waiting.get(&bundle.id).map(pending),
+        },
+        ..entry(bundle)
+    };
+    daemon.plugins.bundles().iter().map(with_pending).collect()
+}
+
+fn pending(waiting: &Waiting) -> PluginPending {
+    PluginPending {
+        version: waiting.version.clone(),
+        digest: waiting.digest.map(|digest| digest.to_string()),
+        reason: waiting.reason.clone(),
+        message: waiting.message.clone(),
+    }
 }
 
 pub(crate) fn entry(bundle: &Bundle) -> PluginEntry {
@@ -58,6 +79,7 @@ pub(crate) fn entry(bundle: &Bundle) -> PluginEntry {
             _ => in_worker.then_some(Placement::Worker),
         },
         promotable: bundle.promotable,
+        pending: None,
     }
 }
 
@@ -69,6 +91,7 @@ pub(crate) fn status(bundle: &Bundle) -> PluginStatus {
         BundleStatus::NeedsWorker { .. } => PluginStatus::NeedsWorker,
         BundleStatus::Refused { .. } => PluginStatus::Refused,
         BundleStatus::Quarantined { .. } => PluginStatus::Quarantined,
+        BundleStatus::Disabled => PluginStatus::Disabled,
         BundleStatus::Shadowed { .. } => PluginStatus::Shadowed,
     }
 }

@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use synapse_loader::process::{Child, Command, Output, SpawnError, spawner};
+use synapse_loader::process::{Child, Output, SpawnError, spawner};
+use synapse_loader::start;
 use synapse_transport::{Listener, Stream as Socket, name};
 use synapse_wire::worker::message::{BundleHello, EngineHello, Parsed};
 use synapse_wire::worker::{HostMessage, MIN_MAX_FRAME, PROTOCOL_VERSION, WorkerMessage, negotiate_max_frame};
@@ -28,7 +29,7 @@ use crate::task::Tasks;
 /// What to start, and what it must say it is.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The worker program.
+    /// The worker program, or the bundle's own.
     pub program: PathBuf,
     /// The staged bundle.
     pub bundle: PathBuf,
@@ -134,14 +135,7 @@ pub fn launch(plan: &Plan, worker_id: &str, tasks: &Tasks) -> Result<Worker, Lau
     let end = Instant::now() + plan.handshake;
     let mut listener = listen(&plan.socket_dir, worker_id)?;
     let nonce = format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
-    let settings = serde_json::Value::from_iter(plan.settings.iter().cloned()).to_string();
-    let command = Command::new(&plan.program)
-        .arg("--plugin")
-        .arg(&plan.bundle)
-        .arg("--socket")
-        .arg(listener.address())
-        .args(["--nonce", &nonce])
-        .args(["--settings", &settings])
+    let command = start::serve(&plan.program, &plan.bundle, listener.address(), &nonce, &plan.settings)
         .env(WORKER_ID, worker_id)
         .stdout(Output::Stream)
         .stderr(Output::Stream);

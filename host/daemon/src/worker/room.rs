@@ -89,7 +89,8 @@ pub struct Workers {
 struct Lanes {
     /// Supervisors made so far, for their names.
     made: u64,
-    by_name: BTreeMap<String, (BundleDigest, Arc<Supervisor>)>,
+    /// One for each lane; two while a version of its bundle takes over from another.
+    by_lane: BTreeMap<(String, BundleDigest), Arc<Supervisor>>,
 }
 
 impl Workers {
@@ -125,16 +126,15 @@ impl Workers {
         staged: PathBuf,
     ) -> Result<Arc<Supervisor>, StoreError> {
         let mut lanes = self.lock();
-        if let Some((known, supervisor)) = lanes.by_name.get(lane)
-            && *known == digest
-        {
+        let place = (lane.to_owned(), digest);
+        if let Some(supervisor) = lanes.by_lane.get(&place) {
             return Ok(Arc::clone(supervisor));
         }
         let quarantine = LaneQuarantine::read(self.store.clone(), digest.to_string(), lane.to_owned())?;
         lanes.made += 1;
         let short: String = bundle.id.chars().take(ID_IN_NAME).collect();
         let plan = Plan {
-            program: self.settings.program.clone(),
+            program: bundle.worker_program(&self.settings.program),
             bundle: staged,
             socket_dir: self.settings.socket_dir.clone(),
             expected_bundle: BundleHello {
@@ -154,20 +154,27 @@ impl Workers {
             self.tasks.clone(),
             Arc::new(quarantine),
         );
-        // The lane's old bundle holds no model any more: a lane is made anew only when it is not in memory.
-        lanes.by_name.insert(lane.to_owned(), (digest, Arc::clone(&supervisor)));
+        // Of the lane's other versions only those count that still run: they end what they have begun.
+        lanes
+            .by_lane
+            .retain(|(name, _), other| name != lane || other.status().pid.is_some());
+        lanes.by_lane.insert(place, Arc::clone(&supervisor));
         Ok(supervisor)
+    }
+
+    /// Ends the worker of a lane's version that was replaced or removed. Blocks until it has ended.
+    pub fn retire(&self, lane: &str, digest: BundleDigest) {
+        let retired = self.lock().by_lane.remove(&(lane.to_owned(), digest));
+        if let Some(supervisor) = retired {
+            supervisor.stop(self.settings.limits.exit);
+        }
     }
 
     /// Every supervisor.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Supervisor>> {
         let lanes = self.lock();
-        lanes
-            .by_name
-            .values()
-            .map(|(_, supervisor)| Arc::clone(supervisor))
-            .collect()
+        lanes.by_lane.values().map(Arc::clone).collect()
     }
 
     /// Asks every idle worker how it is (HEALTH-06). Each question is a task of its own: a worker that does not answer

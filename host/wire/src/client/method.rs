@@ -100,6 +100,8 @@ methods! {
     JobList = "job.list", true;
     /// Every plugin bundle found, accepted or refused.
     PluginsList = "plugins.list", true;
+    /// Looks for dropped, replaced and removed bundles now.
+    PluginsRescan = "plugins.rescan", false;
 }
 
 /// The name is not one of [`Method::ALL`].

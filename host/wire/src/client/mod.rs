@@ -46,7 +46,10 @@ pub use model::{
     ModelsRemove, ModelsRemoveResult, PullSource,
 };
 pub use oneshot::{FinishReason, MicrollmOneshot, MicrollmOneshotParams, MicrollmOneshotResult};
-pub use plugin::{PluginEngine, PluginEntry, PluginStatus, PluginsList, PluginsListParams, PluginsListResult};
+pub use plugin::{
+    PluginChange, PluginChangeKind, PluginEngine, PluginEntry, PluginPending, PluginStatus, PluginsList,
+    PluginsListParams, PluginsListResult, PluginsRescan, PluginsRescanParams, PluginsRescanResult,
+};
 pub use probe::{
     CertificateKey, Figure, GateOutcome, GateReport, LaneReport, LaneVerdict, MachineFact, MachineReport, PairReport,
     PerformanceFigures, PerformancePoint, PerformanceRow, ProbeFindings, ProbeOutcome, ProbeReportParams,

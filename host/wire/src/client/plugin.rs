@@ -1,4 +1,4 @@
-//! `plugins.list`: every bundle that was found, accepted or refused, with the reason.
+//! `plugins.list`: every bundle that was found, accepted or refused, with the reason. `plugins.rescan`: what changed.
 //!
 //! No state. The verdicts are the loader's; this file gives them their names on the wire.
 
@@ -26,6 +26,8 @@ pub enum PluginStatus {
     Refused,
     /// It crashed or hung when it was described and is not touched again until its files change.
     Quarantined,
+    /// The operator switched it off (`synapse plugin disable`).
+    Disabled,
     /// Another bundle with the same id comes first in the search order.
     Shadowed,
     /// A value that this version does not know.
@@ -48,6 +50,22 @@ pub struct PluginEngine {
     pub dtype: String,
     /// How a bulk call gives way: `checkpoint`, `share` or `quantum`.
     pub preempt: String,
+}
+
+/// New files of a bundle that are not taken while the old ones serve.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PluginPending {
+    /// Their package version, where the manifest was readable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// SHA-256 over the files, lower-case hex, where it was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// A stable word: `needs_restart` where the daemon's next start takes them, otherwise what is wrong with them, as
+    /// `reason` of a bundle.
+    pub reason: String,
+    /// The reason in words, and what serves meanwhile.
+    pub message: String,
 }
 
 /// One bundle.
@@ -79,6 +97,9 @@ pub struct PluginEntry {
     /// Whether the operator can let it run inside the daemon (`synapse plugin trust`).
     #[serde(default)]
     pub promotable: bool,
+    /// New files that are not taken, if there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending: Option<PluginPending>,
 }
 
 /// Result of `plugins.list`.
@@ -88,7 +109,62 @@ pub struct PluginsListResult {
     pub plugins: Vec<PluginEntry>,
 }
 
+/// Params of `plugins.rescan`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PluginsRescanParams {}
+
+/// What became of a bundle since the search before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PluginChangeKind {
+    /// It is new.
+    Added,
+    /// Other files, or another verdict, count from now on.
+    Replaced,
+    /// It is gone.
+    Removed,
+    /// The operator switched it off.
+    Disabled,
+    /// Its new files are not taken; the old ones serve.
+    Waits,
+    /// A value that this version does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PluginChange {
+    /// The bundle.
+    pub id: String,
+    /// What became of it.
+    pub change: PluginChangeKind,
+    /// The digest that counted before, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// The digest that counts now, if one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// Why it does not serve, or why its new files wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// Result of `plugins.rescan`. Requests meet what counts now; the lanes of a replaced bundle follow in the background.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PluginsRescanResult {
+    /// What changed since the last search; empty where nothing did.
+    pub changes: Vec<PluginChange>,
+    /// Every bundle, in the search order.
+    pub plugins: Vec<PluginEntry>,
+}
+
 operation!(
     /// `plugins.list`.
     PluginsList(PluginsListParams) -> PluginsListResult
+);
+operation!(
+    /// `plugins.rescan`.
+    PluginsRescan(PluginsRescanParams) -> PluginsRescanResult
 );

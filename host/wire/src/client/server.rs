@@ -132,6 +132,12 @@ pub struct PluginCounts {
     pub quarantined: u32,
     /// Shadowed.
     pub shadowed: u32,
+    /// Switched off by the operator.
+    #[serde(default)]
+    pub disabled: u32,
+    /// Have new files that are not taken (`plugins.list` says why); they are counted above as well.
+    #[serde(default)]
+    pub pending: u32,
 }
 
 /// Jobs that have not ended.

@@ -485,6 +485,7 @@ fn jobs_and_plugins() -> Vec<Documented> {
         engines: Vec::new(),
         placement: None,
         promotable: false,
+        pending: None,
     };
     let ready = PluginEntry {
         id: "owned".to_owned(),
@@ -504,6 +505,18 @@ fn jobs_and_plugins() -> Vec<Documented> {
         }],
         placement: Some(Placement::InProcess),
         promotable: true,
+        pending: None,
+    };
+    let waits = PluginEntry {
+        pending: Some(PluginPending {
+            version: Some("0.2.0".to_owned()),
+            digest: Some(FILES.to_owned()),
+            reason: "needs_restart".to_owned(),
+            message: "version 0.2.0 is to run inside the daemon, where version 0.1.0 was loaded; it counts from the \
+                      daemon's next start on, and version 0.1.0 goes on serving"
+                .to_owned(),
+        }),
+        ..ready.clone()
     };
     vec![
         document::<JobCreate>(vec![(
@@ -572,6 +585,20 @@ fn jobs_and_plugins() -> Vec<Documented> {
             PluginsListParams {},
             PluginsListResult {
                 plugins: vec![ready, refused],
+            },
+        )]),
+        document::<PluginsRescan>(vec![(
+            "New files wait for the next start",
+            PluginsRescanParams {},
+            PluginsRescanResult {
+                changes: vec![PluginChange {
+                    id: waits.id.clone(),
+                    change: PluginChangeKind::Waits,
+                    from: waits.digest.clone(),
+                    to: waits.digest.clone(),
+                    message: waits.pending.as_ref().map(|pending| pending.message.clone()),
+                }],
+                plugins: vec![waits],
             },
         )]),
     ]

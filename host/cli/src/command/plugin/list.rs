@@ -83,6 +83,7 @@ mod tests {
             }],
             placement: Some(Placement::InProcess),
             promotable: true,
+            pending: None,
         };
         let apart = PluginEntry {
             id: "apart".to_owned(),

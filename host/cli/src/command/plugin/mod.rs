@@ -29,6 +29,7 @@ pub fn status_word(plugin: &PluginEntry) -> (Tone, &'static str) {
         PluginStatus::NeedsWorker => (Tone::Notice, "needs worker"),
         PluginStatus::Refused => (Tone::Bad, "refused"),
         PluginStatus::Quarantined => (Tone::Bad, "quarantined"),
+        PluginStatus::Disabled => (Tone::Quiet, "disabled"),
         PluginStatus::Shadowed => (Tone::Quiet, "shadowed"),
         PluginStatus::Unknown => (Tone::Notice, "unknown"),
     }

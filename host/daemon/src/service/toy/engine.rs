@@ -299,6 +299,7 @@ pub fn bundle() -> Bundle {
         records: Vec::new(),
         staged: None,
         library: None,
+        program: None,
         private_sonames: Default::default(),
         promotable: true,
         config: Vec::new(),
