@@ -240,8 +240,8 @@ settings! {
         refresh_ms: u64 = 5_000, Machine, 10..=3600000;
         /// Bytes of the largest frame of the worker protocol; a worker may offer less.
         max_frame_bytes: u32 = 67_108_864, Machine, 65536..=1073741824;
-        /// Deaths of workers over one model in one configuration, inside the window, that quarantine it until it is
-        /// loaded by hand (WSUP-17).
+        /// Deaths of workers over one model in one configuration, inside the window, that quarantine it until a
+        /// probe has passed it (WSUP-17).
         crashes_per_model: usize = 3, Machine, 1..=1000000;
         /// Deaths of one lane's workers, inside the window, that show the lane as degraded (WSUP-18).
         crashes_per_lane: usize = 6, Machine, 1..=1000000;

@@ -34,28 +34,6 @@ use crate::text::TextError;
 /// A load without a caller who waits still ends: engines get this much time.
 const LOAD_DEADLINE: Duration = Duration::from_secs(600);
 
-/// Starts the load that the operator asked for, as [`start`] does, after lifting the lane's quarantine (OQ-8).
-///
-/// # Errors
-/// As [`start`].
-pub fn start_by_hand(daemon: &Arc<Daemon>, lane: &Arc<Lane>) -> Result<JobId, ServiceError> {
-    let work_daemon = Arc::clone(daemon);
-    let work_lane = Arc::clone(lane);
-    daemon
-        .jobs
-        .start(JobKind::ModelLoad, &lane.name, move |job| async move {
-            let pardoned = work_daemon.tasks.blocking("quarantine-lift", {
-                let (daemon, lane) = (Arc::clone(&work_daemon), Arc::clone(&work_lane));
-                move || daemon.plugins.pardon(&lane.bundle, &lane.name)
-            });
-            if pardoned.await?? {
-                // What the lane still holds was given up with the quarantine: the load is a real one.
-                unload(&work_daemon, &work_lane).await?;
-            }
-            run(work_daemon, work_lane, job).await
-        })
-}
-
 /// Starts the load of a lane as a job, or returns the job that is already at it (one load per lane at a time).
 ///
 /// # Errors
@@ -89,7 +67,7 @@ pub async fn run(daemon: Arc<Daemon>, lane: Arc<Lane>, job: JobHandle) -> Result
             break;
         }
     }
-    match lane.standing() {
+    match lane.held() {
         super::Standing::Ready(loaded) => return Ok(outcome(&lane, &loaded)),
         // An engine that is closed stays closed, whatever the lane says.
         super::Standing::Failed(failure) if lane.place().state == LaneState::Ready => return Err(failure),

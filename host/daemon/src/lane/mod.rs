@@ -26,7 +26,7 @@ pub mod work;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -81,6 +81,8 @@ pub struct Lane {
     origin: Instant,
     used_nanos: AtomicU64,
     stamped_nanos: AtomicU64,
+    /// A probe tries it after a quarantine.
+    on_trial: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -218,6 +220,7 @@ impl Lane {
             origin: Instant::now(),
             used_nanos: AtomicU64::new(0),
             stamped_nanos: AtomicU64::new(0),
+            on_trial: AtomicBool::new(false),
         }
     }
 
@@ -259,9 +262,31 @@ impl Lane {
         digest
     }
 
-    /// Where the lane stands, for a request.
+    /// Where the lane stands, for a request: one that is on trial is closed.
     #[must_use]
     pub fn standing(&self) -> Standing {
+        if self.on_trial.load(Ordering::Acquire) {
+            return Standing::Failed(on_trial(&self.name));
+        }
+        self.held()
+    }
+
+    /// The model in memory, whoever may use it.
+    #[must_use]
+    pub fn loaded(&self) -> Option<Arc<Loaded>> {
+        match self.held() {
+            Standing::Ready(loaded) => Some(loaded),
+            _ => None,
+        }
+    }
+
+    /// Says that a probe tries the lane after a quarantine, or that it has ended.
+    pub fn set_on_trial(&self, on_trial: bool) {
+        self.on_trial.store(on_trial, Ordering::Release);
+    }
+
+    /// Where the lane stands, whoever asks.
+    fn held(&self) -> Standing {
         let place = self.place();
         match (place.state, &place.loaded, &place.failure) {
             (LaneState::Ready, Some(loaded), _) if loaded.is_given_up() => Standing::Loading,
@@ -360,6 +385,15 @@ impl Lane {
         };
         loaded
     }
+}
+
+/// The failure of a lane that a probe tries after a quarantine.
+fn on_trial(lane: &str) -> ServiceError {
+    let message = format!("{lane} is quarantined; a probe tries it now (`synapse probe report` shows how that ends)");
+    ServiceError::probe_required(message).detail(|detail| {
+        detail.reason = Some("quarantined".to_owned());
+        detail.lane = Some(lane.to_owned());
+    })
 }
 
 /// The failure of a lane whose engine is closed.

@@ -267,13 +267,25 @@ impl PluginRegistry {
         }
     }
 
-    /// Lifts the quarantine of a lane's models: the operator asked for a load. False where there was none. Blocks.
+    /// Sets the quarantine of a lane's models aside, so that a probe can try them (ERR-13). False where there is none.
+    /// Blocks.
     ///
     /// # Errors
     /// [`StoreError`]: whether there is one cannot be known.
-    pub fn pardon(&self, bundle: &Bundle, lane: &str) -> Result<bool, StoreError> {
+    pub fn begin_trial(&self, bundle: &Bundle, lane: &str) -> Result<bool, StoreError> {
         let supervisor = self.supervisor(&self.current(bundle), lane)?;
-        Ok(supervisor.is_some_and(|supervisor| supervisor.pardon()))
+        Ok(supervisor.is_some_and(|supervisor| supervisor.begin_trial()))
+    }
+
+    /// Ends a trial: the quarantine is lifted where the lane has `passed`, and put back otherwise. Blocks.
+    ///
+    /// # Errors
+    /// [`StoreError`]: it is then as the store has it.
+    pub fn end_trial(&self, bundle: &Bundle, lane: &str, passed: bool) -> Result<(), StoreError> {
+        if let Some(supervisor) = self.supervisor(&self.current(bundle), lane)? {
+            supervisor.end_trial(passed);
+        }
+        Ok(())
     }
 
     /// Asks every idle worker how it is. The answers come later, into what health shows.

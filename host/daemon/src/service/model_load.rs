@@ -23,7 +23,7 @@ pub async fn run(
 ) -> Result<JobAccepted, ServiceError> {
     daemon.plugins.scanned().await;
     let lane = lane_of(daemon, &params.model, None).await?;
-    let job = load::start_by_hand(daemon, &lane)?;
+    let job = load::start(daemon, &lane)?;
     Ok(JobAccepted {
         job_id: job.to_string(),
     })

@@ -231,13 +231,24 @@ struct LaneQuarantine {
     store: Store,
     digest: String,
     lane: String,
-    rows: Mutex<BTreeMap<ModelKey, String>>,
+    rows: Mutex<Rows>,
+}
+
+/// The quarantined pairs with their reasons.
+#[derive(Default)]
+struct Rows {
+    reasons: BTreeMap<ModelKey, String>,
+    /// A probe tries the pairs: none is refused.
+    set_aside: bool,
 }
 
 impl LaneQuarantine {
     fn read(store: Store, digest: String, lane: String) -> Result<Self, StoreError> {
         let rows = store.quarantined(&digest, &lane)?;
-        let rows = Mutex::new(rows.into_iter().map(|row| (row.key, row.reason)).collect());
+        let rows = Mutex::new(Rows {
+            reasons: rows.into_iter().map(|row| (row.key, row.reason)).collect(),
+            set_aside: false,
+        });
         Ok(Self {
             store,
             digest,
@@ -246,18 +257,22 @@ impl LaneQuarantine {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ModelKey, String>> {
+    fn lock(&self) -> MutexGuard<'_, Rows> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Quarantine for LaneQuarantine {
     fn reason(&self, key: &ModelKey) -> Option<String> {
-        self.lock().get(key).cloned()
+        let rows = self.lock();
+        rows.reasons.get(key).filter(|_| !rows.set_aside).cloned()
     }
 
     fn impose(&self, key: &ModelKey, reason: &str) {
-        self.lock().insert(key.clone(), reason.to_owned());
+        let mut rows = self.lock();
+        rows.reasons.insert(key.clone(), reason.to_owned());
+        rows.set_aside = false;
+        drop(rows);
         let row = QuarantineRow {
             key: key.clone(),
             reason: reason.to_owned(),
@@ -270,8 +285,18 @@ impl Quarantine for LaneQuarantine {
         }
     }
 
+    fn set_aside(&self) -> bool {
+        let mut rows = self.lock();
+        rows.set_aside = !rows.reasons.is_empty();
+        rows.set_aside
+    }
+
+    fn put_back(&self) {
+        self.lock().set_aside = false;
+    }
+
     fn lift(&self) -> Vec<ModelKey> {
-        let lifted: Vec<ModelKey> = std::mem::take(&mut *self.lock()).into_keys().collect();
+        let lifted: Vec<ModelKey> = std::mem::take(&mut *self.lock()).reasons.into_keys().collect();
         if lifted.is_empty() {
             return lifted;
         }

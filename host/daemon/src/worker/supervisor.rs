@@ -72,6 +72,11 @@ pub trait Quarantine: Send + Sync {
     fn reason(&self, key: &ModelKey) -> Option<String>;
     /// Quarantines the pair.
     fn impose(&self, key: &ModelKey, reason: &str);
+    /// Sets every quarantine of the lane aside for a trial; a pair that is imposed meanwhile ends it. False where there
+    /// is none.
+    fn set_aside(&self) -> bool;
+    /// Ends a trial: nothing is set aside any more.
+    fn put_back(&self);
     /// Lifts every quarantine of the lane, and names the pairs.
     fn lift(&self) -> Vec<ModelKey>;
 }
@@ -293,7 +298,10 @@ impl Supervisor {
 
     fn refuse_quarantined(&self, key: &ModelKey) -> Result<(), EngineError> {
         self.quarantine.reason(key).map_or(Ok(()), |reason| {
-            let message = format!("quarantined after too many deaths; load the model to try again. The last: {reason}");
+            let message = format!(
+                "quarantined after too many deaths; `synapse probe run` with the lane's name tries it again. The last: \
+                 {reason}"
+            );
             Err(EngineError::new(
                 EngineErrorCode::Quarantined,
                 EngineState::Usable,
@@ -302,14 +310,22 @@ impl Supervisor {
         })
     }
 
-    /// Lifts the quarantine of the lane's models and forgives their deaths. False when none was quarantined.
-    pub fn pardon(&self) -> bool {
+    /// Lets the lane's quarantined models be tried by a probe (ERR-13). False when none is quarantined.
+    pub fn begin_trial(&self) -> bool {
+        self.quarantine.set_aside()
+    }
+
+    /// Ends the trial: lifts the quarantine and forgives the deaths where the models have `passed`, and puts it back
+    /// otherwise.
+    pub fn end_trial(&self, passed: bool) {
+        if !passed {
+            return self.quarantine.put_back();
+        }
         let lifted = self.quarantine.lift();
         let mut lane = lock(&self.lane);
         for key in &lifted {
             lane.deaths.pardon(key);
         }
-        !lifted.is_empty()
     }
 
     /// Runs one exchange; a fault buries the generation.

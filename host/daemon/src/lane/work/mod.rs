@@ -9,12 +9,13 @@
 //! | embed | `embed.rs` | a quantum of texts | the engine's rows |
 //! | rerank | `rerank.rs` | a quantum of pairs | raw scores |
 //! | generate | `generate.rs` | the whole generation | a text |
+//! | probe | `probe.rs` | one call of any kind, timed | what the engine gave |
 
 mod embed;
 mod generate;
-mod rerank;
 mod probe;
 mod quanta;
+mod rerank;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,9 +24,9 @@ use synapse_core::engine::{EngineError, EngineErrorCode, EngineState, ModelRef, 
 
 pub use self::embed::EmbedWork;
 pub use self::generate::{GenerateWork, MAX_TEXT_BYTES, Written};
-pub use self::rerank::RerankWork;
 pub use self::probe::{ProbeAnswer, ProbeCall, ProbeWork};
 pub use self::quanta::{Made, Results};
+pub use self::rerank::RerankWork;
 use super::loaded::Loaded;
 use crate::plugins::EngineSlot;
 use crate::text::Encoded;

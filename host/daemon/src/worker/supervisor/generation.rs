@@ -73,7 +73,7 @@ impl Supervisor {
                 if let Some(key) = key {
                     tracing::error!(
                         target: "synapse.worker",
-                        bundle = self.bundle, "the model is quarantined in this lane until it is loaded by hand"
+                        bundle = self.bundle, "the model is quarantined in this lane until a probe has passed it"
                     );
                     self.quarantine.impose(key, &message);
                 }
