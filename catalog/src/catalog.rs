@@ -4,11 +4,13 @@
 //! daemon: it is reported with its problems. Nothing replaces what is there already: a second record with the same id,
 //! or a second row for the same lane, is refused, so no file can change what an existing index was made with.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::check::{MAX_FILE_BYTES, Problem, check_as, check_envelopes_as, looks_like_envelopes};
 use crate::record::{EnvelopeRow, Origin, Record};
+use crate::references;
 use crate::selector::ModelSelector;
 
 /// The files in `catalog/models` and `catalog/envelopes`; a test compares the list with the folders.
@@ -35,6 +37,8 @@ const MAX_FOLDER_FILES: usize = 4_096;
 pub struct Catalog {
     records: BTreeMap<String, Record>,
     rows: Vec<EnvelopeRow>,
+    /// The folder `references` of each record that came from a file.
+    references: BTreeMap<String, PathBuf>,
 }
 
 /// A file that is not part of the catalog, and why.
@@ -131,6 +135,28 @@ impl Catalog {
         &self.rows
     }
 
+    /// The independent results of a model, as its record names them; `None` where it names none.
+    ///
+    /// # Errors
+    /// Words: the file cannot be read, or is not the one that the record names.
+    pub fn references(&self, id: &str) -> Result<Option<Cow<'static, [u8]>>, String> {
+        let Some((record, file)) = self
+            .records
+            .get(id)
+            .and_then(|record| Some((record, record.references.as_ref()?)))
+        else {
+            return Ok(None);
+        };
+        let bytes = match (&record.origin, self.references.get(id)) {
+            (Origin::Builtin, _) => references::builtin(&file.path).map(Cow::Borrowed),
+            (_, Some(folder)) => references::read(&folder.join(&file.path), file.size).map(Cow::Owned),
+            (_, None) => Err("came from no folder".to_owned()),
+        };
+        let checked = bytes.and_then(|bytes| references::check(&bytes, file).map(|()| bytes));
+        let about = |problem| format!("the references of {id}, {}: {problem}", file.path);
+        checked.map(Some).map_err(about)
+    }
+
     /// Takes records first, then rows, since a row needs its record.
     fn absorb(&mut self, origin: &Origin, files: Vec<(PathBuf, Result<String, Problem>)>) -> Vec<RefusedFile> {
         let mut refused = Vec::new();
@@ -142,7 +168,7 @@ impl Catalog {
                     envelopes.push((file, text));
                     continue;
                 }
-                Ok(text) => check_as(&text, origin).and_then(|record| self.add_record(record)),
+                Ok(text) => check_as(&text, origin).and_then(|record| self.add_record(record, &file)),
             };
             if let Err(problems) = result {
                 refused.push(RefusedFile { file, problems });
@@ -156,7 +182,7 @@ impl Catalog {
         refused
     }
 
-    fn add_record(&mut self, record: Record) -> Result<(), Vec<Problem>> {
+    fn add_record(&mut self, record: Record, file: &Path) -> Result<(), Vec<Problem>> {
         if let Some(before) = self.records.get(&record.id) {
             let message = format!(
                 "{} is already known ({:?}); choose another id",
@@ -166,6 +192,9 @@ impl Catalog {
                 field: "id".to_owned(),
                 message,
             }]);
+        }
+        if record.references.is_some() && record.origin != Origin::Builtin {
+            self.references.insert(record.id.clone(), references::folder(file));
         }
         self.records.insert(record.id.clone(), record);
         Ok(())

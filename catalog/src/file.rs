@@ -132,6 +132,9 @@ pub struct RecordFile {
     /// Where the files can be had, best first.
     #[schemars(length(min = 1))]
     pub sources: Vec<SourceFile>,
+    /// The model's independent results over the probe's corpus; its path starts in the catalog's folder `references`.
+    /// Without them a lane is certified as consistent at most.
+    pub references: Option<PlainFile>,
 }
 
 /// A file without a role.

@@ -18,9 +18,13 @@ pub mod layout;
 mod path;
 pub mod profile;
 pub mod record;
+mod references;
 pub mod selector;
 
 pub use catalog::{Catalog, RefusedFile};
 pub use check::{Problem, check, check_envelopes};
-pub use record::{EnvelopeRow, Format, Kind, ModelFile, Origin, Pooling, Record, ScoreKind, Source, TokenizerFile};
+pub use record::{
+    EnvelopeRow, Format, Kind, ModelFile, Origin, Pooling, Record, ReferencesFile, ScoreKind, Source, TokenizerFile,
+};
+pub use references::CORPUS;
 pub use selector::{LanePin, ModelSelector, SelectorError, parse_model_id};

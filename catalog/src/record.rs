@@ -45,6 +45,17 @@ pub struct TokenizerFile {
     pub size: u64,
 }
 
+/// The model's independent results, which the probe compares with. Part of the catalog, not of the model: never hashed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReferencesFile {
+    /// Relative path, from the folder `references` beside the record's own.
+    pub path: String,
+    /// SHA-256 of the bytes.
+    pub sha256: Sha256Digest,
+    /// Length in bytes.
+    pub size: u64,
+}
+
 /// One stored form of the weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Format {
@@ -161,6 +172,8 @@ pub struct Record {
     pub formats: Vec<Format>,
     /// The sources, in order of preference, at least one.
     pub sources: Vec<Source>,
+    /// The independent results that its lanes are certified against; [`crate::Catalog::references`] reads them.
+    pub references: Option<ReferencesFile>,
     /// Where the record came from.
     pub origin: Origin,
 }

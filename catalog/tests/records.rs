@@ -54,10 +54,17 @@ fn the_default_model() {
     ];
     assert_eq!(paths, expected);
     let lanes: Vec<String> = catalog.lanes(&record.id).iter().map(|row| row.lane_name()).collect();
-    let expected =
-        ["@owned:f32", "@owned:s16", "@ort:f32", "@llama-cpp:f16"].map(|lane| format!("{}{lane}", record.id));
+    let expected = [
+        "@owned:f32",
+        "@owned:s16",
+        "@ort:f32",
+        "@ort:int8",
+        "@llama-cpp:f16",
+        "@llama-cpp:f32",
+    ]
+    .map(|lane| format!("{}{lane}", record.id));
     assert_eq!(lanes, expected, "the first is the default");
-    for (format, quant) in [("onnx", "f32"), ("gguf", "f16")] {
+    for (format, quant) in [("onnx", "f32"), ("onnx", "int8"), ("gguf", "f16"), ("gguf", "f32")] {
         let form = record.format(format, quant).expect("a derived form");
         assert_eq!(form.sources, ["local"], "{format}");
         let pin = format!("\"{}\": \"{}\"", form.files[0].path, form.files[0].sha256);

