@@ -39,6 +39,29 @@ pub enum Certification {
     Unprobed,
 }
 
+impl Certification {
+    /// Whether a certificate holds now.
+    #[must_use]
+    pub const fn is_certified(self) -> bool {
+        matches!(self, Self::Certified { .. })
+    }
+
+    /// Whether a certificate holds now, for single queries too.
+    #[must_use]
+    pub const fn hot_path(self) -> bool {
+        matches!(self, Self::Certified { hot_path: true, .. })
+    }
+
+    /// What the certificate rests on; `None` without one.
+    #[must_use]
+    pub const fn level(self) -> Option<Level> {
+        match self {
+            Self::Certified { level, .. } => Some(level),
+            _ => None,
+        }
+    }
+}
+
 /// One lane that could serve the model here, in the catalog's order among the others.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {

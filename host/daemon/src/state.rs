@@ -4,11 +4,12 @@
 //! operation in `service` works on it. Not known here: sockets and requests.
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
-use synapse_catalog::Catalog;
+use synapse_catalog::{Catalog, ModelSelector};
+use synapse_certify::machine::MachineFacts;
 use synapse_core::schedule::{Order, Policy};
 use synapse_loader::{Bundle, Loader, LoaderConfig, LoaderError};
 use tokio::sync::Semaphore;
@@ -16,7 +17,9 @@ use tokio::sync::Semaphore;
 use crate::config::Config;
 use crate::job::Jobs;
 use crate::job::kept as batch_jobs;
-use crate::lane::{Lanes, residency};
+use crate::lane::certification::Certificates;
+use crate::lane::equivalence::{self, Aliases};
+use crate::lane::{Lane, Lanes, residency, select};
 use crate::models::{Installed, ModelStore, ModelStoreConfig, ModelsError};
 use crate::paths::DataDir;
 use crate::pickup;
@@ -85,6 +88,10 @@ pub struct Daemon {
     pub models: ModelStore,
     /// The lanes: models on engines.
     pub lanes: Lanes,
+    /// What the lanes are certified for.
+    pub certificates: Certificates,
+    /// Which numeric spaces are equivalent.
+    pub aliases: Aliases,
     /// Slow work that clients poll.
     pub jobs: Jobs,
     /// The only spawner of tasks and threads.
@@ -132,6 +139,9 @@ impl Daemon {
             max_bundle_bytes: LoaderConfig::MAX_BUNDLE_BYTES,
         };
         let loader = Loader::new(loader, Arc::new(store.scans()))?;
+        let machine = MachineFacts::read(Path::new("/"));
+        let certificates = Certificates::open(&store, machine.clone(), config.knob.as_str())?;
+        let aliases = Aliases::open(&store, &machine)?;
         let models = ModelStore::open(models)?;
         let installed = models.list()?;
         let (catalog, refused) = Catalog::builtin().with_dir(&data.catalog());
@@ -157,6 +167,8 @@ impl Daemon {
             store,
             models,
             lanes: Lanes::new(),
+            certificates,
+            aliases,
             tasks: tasks.clone(),
             tokenizing: Arc::new(Semaphore::new(cores)),
             compute: Compute::new(Policy {
@@ -179,6 +191,7 @@ impl Daemon {
                 daemon.set_records(bundles);
             }
         });
+        declare_when_scanned(&daemon);
         batch_jobs::watch(&daemon);
         residency::watch(&daemon);
         pickup::watch(&daemon);
@@ -206,7 +219,38 @@ impl Daemon {
         let models = self.models.clone();
         let list = self.tasks.blocking("models-list", move || models.list()).await??;
         *self.installed.write().unwrap_or_else(PoisonError::into_inner) = list.into();
-        Ok(())
+        self.declare_builtin_aliases().await
+    }
+
+    /// Every lane of a model that could serve here, in the catalog's order; none of them is used by that.
+    #[must_use]
+    pub fn lanes_of(&self, model: &str) -> Vec<Arc<Lane>> {
+        let (catalog, bundles, installed) = (self.catalog(), self.plugins.bundles(), self.installed());
+        let selector = ModelSelector {
+            model: model.to_owned(),
+            pin: None,
+        };
+        let choices = select::select_all(&catalog, &selector, None, &bundles, &installed).unwrap_or_default();
+        choices
+            .iter()
+            .map(|choice| self.lanes.peek(choice, self.threads_per_call))
+            .collect()
+    }
+
+    /// Sees to it that the pairs which Synapse itself declares stand in the alias table, for the lanes that are here now.
+    ///
+    /// # Errors
+    /// The store; or the daemon stops.
+    pub async fn declare_builtin_aliases(&self) -> Result<(), ServiceError> {
+        let pairs = equivalence::undeclared_builtin(self);
+        if pairs.is_empty() {
+            return Ok(());
+        }
+        let (aliases, store) = (self.aliases.clone(), self.store.clone());
+        let declared = self
+            .tasks
+            .blocking("aliases-declare", move || aliases.declare(&store, pairs));
+        Ok(declared.await??)
     }
 
     /// Lays the records that usable bundles carry over the daemon's own.
@@ -217,6 +261,17 @@ impl Daemon {
         }
         *self.catalog.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(catalog);
     }
+}
+
+/// Declares the builtin aliases once the bundles of this start are known.
+fn declare_when_scanned(daemon: &Arc<Daemon>) {
+    let waiting = Arc::clone(daemon);
+    drop(daemon.tasks.spawn("aliases-builtin", async move {
+        waiting.plugins.scanned().await;
+        if let Err(error) = waiting.declare_builtin_aliases().await {
+            tracing::warn!(target: "synapse", %error, "the builtin aliases were not declared");
+        }
+    }));
 }
 
 /// Asks idle workers now and then how they are, until the daemon stops (HEALTH-06).

@@ -6,6 +6,8 @@
 
 use std::path::PathBuf;
 
+use synapse_core::route::Level;
+
 use super::setting::{Bounds, Field, Knob, Setting};
 
 /// Turns the declaration into the structures, their defaults and the table of fields.
@@ -199,6 +201,16 @@ settings! {
         lane_byte_budget: u64 = 536_870_912, Machine, 1048576..=9007199254740991;
         /// Tokens of one quantum of bulk work at the start, before any was measured.
         bulk_quantum_tokens: usize = 3_072, Machine, 1..=1048576;
+    }
+
+    /// Certificates: which lanes may serve.
+    probe: ProbeConfig {
+        /// Gate: lanes without a valid certificate serve too. A lane whose probe failed never does.
+        allow_uncertified: bool = true, Machine;
+        /// What a certificate must rest on for a lane of a model of the built-in catalog.
+        min_certificate: Level = Level::Reference, Machine;
+        /// The same for models whose records come from the operator or with a bundle.
+        min_certificate_own: Level = Level::Consistent, Machine;
     }
 
     /// Which loaded models stay in memory.

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 
 use serde_json::Value;
+use synapse_core::route::{self, Level, NotALevel};
 
 use super::schema::Config;
 
@@ -270,6 +271,31 @@ impl Knob {
                     1
                 }
             }
+        }
+    }
+}
+
+impl Setting for Level {
+    const KIND: &'static str = "`reference` or `consistent`";
+
+    fn read(raw: &Raw, _: Option<Bounds>) -> Result<Self, String> {
+        match raw {
+            Raw::Str(text) => text.parse().map_err(|error: NotALevel| error.to_string()),
+            other => Err(expected("reference or consistent", other)),
+        }
+    }
+
+    fn show(&self) -> Value {
+        Value::from(self.as_str())
+    }
+}
+
+impl From<Knob> for route::Knob {
+    fn from(knob: Knob) -> Self {
+        match knob {
+            Knob::Performance => Self::Performance,
+            Knob::Balanced => Self::Balanced,
+            Knob::Quiet => Self::Quiet,
         }
     }
 }

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use synapse_core::engine::{
     CallContext, CallControl, EngineError, EngineErrorCode, EngineKind, EngineState, Flow, LoadedModel, Preempt,
-    RuntimeConfig,
 };
 use synapse_core::schedule::LaneLimits;
 use synapse_wire::client::{ErrorCode, LoadOutcome};
@@ -148,21 +147,7 @@ fn load(daemon: &Arc<Daemon>, lane: &Lane, job: &JobHandle) -> Result<Loaded, Se
         }));
     }
 
-    let bounds = lane.row.bounds;
-    let config = RuntimeConfig {
-        format: lane.row.format.clone(),
-        dtype: lane.row.dtype.clone(),
-        pooling: lane.record.pooling.name().to_owned(),
-        max_tokens: bounds.max_tokens,
-        max_batch: bounds.max_batch,
-        max_batch_tokens: bounds.max_batch_tokens,
-        threads: daemon.threads_per_call,
-        extra: if lane.row.flash_attention {
-            vec![("flash_attention".to_owned(), "on".to_owned())]
-        } else {
-            Vec::new()
-        },
-    };
+    let config = lane.runtime_config(daemon.threads_per_call);
     job.progress("load", 0, None, "bytes");
     let control = LoadControl {
         job,

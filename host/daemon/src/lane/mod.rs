@@ -5,7 +5,9 @@
 //!
 //! | question | file |
 //! |---|---|
-//! | which lane serves a request, or why none | `select.rs` |
+//! | which lanes could serve a model here, or why none | `select.rs` |
+//! | what is a lane certified for | `certification.rs` |
+//! | which lanes' spaces are equivalent | `equivalence.rs` |
 //! | which numeric space is that | `profile.rs` |
 //! | which state follows which | `state.rs` |
 //! | how is a model loaded, unloaded, displaced | `load.rs`, `residency.rs` |
@@ -14,6 +16,8 @@
 //! | what does a request's work do on it | `work/` |
 //! | what is made of the engine's numbers | `output.rs` |
 
+pub mod certification;
+pub mod equivalence;
 pub mod load;
 pub mod loaded;
 pub mod output;
@@ -32,7 +36,7 @@ use std::time::{Duration, Instant};
 
 use synapse_catalog::{EnvelopeRow, Record};
 use synapse_core::digest::Sha256Digest;
-use synapse_core::engine::{EngineKind, EngineSupport};
+use synapse_core::engine::{EngineKind, EngineSupport, RuntimeConfig};
 use synapse_core::fingerprint::{NumericProfile, ServedShape, fingerprint, numeric_profile_id};
 use synapse_loader::Bundle;
 
@@ -53,6 +57,8 @@ pub struct Lanes {
 #[derive(Debug, Default)]
 struct Inner {
     lanes: Mutex<BTreeMap<String, Arc<Lane>>>,
+    /// Lanes that were looked at and never used. Taken after `lanes`.
+    known: Mutex<BTreeMap<String, Arc<Lane>>>,
     /// Loads take turns: each may have to displace models, and two could displace each other's.
     turn: tokio::sync::Mutex<()>,
 }
@@ -147,17 +153,37 @@ impl Lanes {
     /// in memory; until then it serves what it has, whose files it holds.
     #[must_use]
     pub fn lane(&self, choice: &Choice<'_>, threads: u32) -> Arc<Lane> {
-        let name = choice.row.lane_name();
         let mut lanes = lock(&self.inner.lanes);
-        if let Some(lane) = lanes.get(&name) {
-            let same = lane.bundle.digest == choice.bundle.digest
-                && lane.installed.record().blobs().eq(choice.installed.record().blobs());
-            if same || !matches!(lane.place().state, LaneState::Idle | LaneState::Failed) {
-                return Arc::clone(lane);
-            }
+        let lane = self.find_or_make(&lanes, choice, threads);
+        lanes.insert(lane.name.clone(), Arc::clone(&lane));
+        lane
+    }
+
+    /// The lane of a choice, without using it: what it would be is known, and `health` does not show it.
+    #[must_use]
+    pub fn peek(&self, choice: &Choice<'_>, threads: u32) -> Arc<Lane> {
+        self.find_or_make(&lock(&self.inner.lanes), choice, threads)
+    }
+
+    fn find_or_make(&self, lanes: &BTreeMap<String, Arc<Lane>>, choice: &Choice<'_>, threads: u32) -> Arc<Lane> {
+        let name = choice.row.lane_name();
+        let same = |lane: &Lane| {
+            lane.bundle.digest == choice.bundle.digest
+                && lane.installed.record().blobs().eq(choice.installed.record().blobs())
+        };
+        if let Some(lane) = lanes.get(&name)
+            && (same(lane) || !matches!(lane.place().state, LaneState::Idle | LaneState::Failed))
+        {
+            return Arc::clone(lane);
+        }
+        let mut known = lock(&self.inner.known);
+        if let Some(lane) = known.get(&name)
+            && same(lane)
+        {
+            return Arc::clone(lane);
         }
         let lane = Arc::new(Lane::new(name.clone(), choice, threads));
-        lanes.insert(name, Arc::clone(&lane));
+        known.insert(name, Arc::clone(&lane));
         lane
     }
 
@@ -238,6 +264,26 @@ impl Lane {
     #[must_use]
     pub const fn kind(&self) -> EngineKind {
         select::engine_kind(self.record.kind)
+    }
+
+    /// What the lane's engine is loaded with, for calls of so many threads.
+    #[must_use]
+    pub fn runtime_config(&self, threads: u32) -> RuntimeConfig {
+        let bounds = self.row.bounds;
+        let extra = self
+            .row
+            .flash_attention
+            .then(|| ("flash_attention".to_owned(), "on".to_owned()));
+        RuntimeConfig {
+            format: self.row.format.clone(),
+            dtype: self.row.dtype.clone(),
+            pooling: self.record.pooling.name().to_owned(),
+            max_tokens: bounds.max_tokens,
+            max_batch: bounds.max_batch,
+            max_batch_tokens: bounds.max_batch_tokens,
+            threads,
+            extra: extra.into_iter().collect(),
+        }
     }
 
     /// The shape with the record's defaults. Scores and texts have no other one: 0 dimensions, not normalised.

@@ -1,8 +1,8 @@
-//! Which lane serves a request: catalog ∩ installed ∩ usable bundles, best row first, or a typed refusal (ENG-11).
+//! Which lanes could serve a model here: catalog ∩ installed ∩ usable bundles, or a typed refusal (ENG-11).
 //!
-//! State: none; every function maps snapshots to values. Callers: every operation that takes a model. A pinned lane
-//! never falls back to another one, and an unpinned model is served by the first row of the catalog that can serve.
-//! Not known here: what is loaded.
+//! State: none; every function maps snapshots to values. Callers: every operation that takes a model. Which of the lanes
+//! serves a request is decided by `synapse_core::route`, from what admission adds: certificates, spaces, speeds. Not known
+//! here: those, and what is loaded.
 
 use synapse_catalog::{Catalog, EnvelopeRow, Kind, ModelSelector, Record};
 use synapse_core::engine::{EngineKind, EngineSupport};
@@ -197,11 +197,10 @@ pub fn installed_form<'a>(row: &EnvelopeRow, installed: &'a [Installed]) -> Opti
         })
 }
 
-/// The first lane, in the catalog's order, that the selector allows and that can serve now. `wanted` is what the
-/// request asks of the model; operations on models themselves (load, unload) take any.
+/// The first lane, in the catalog's order, that the selector allows and that can serve now.
 ///
 /// # Errors
-/// [`NoLane`] names the nearest obstacle: the model, the lane, the engine, the files.
+/// As [`select_all`].
 pub fn select<'a>(
     catalog: &'a Catalog,
     selector: &ModelSelector,
@@ -209,6 +208,25 @@ pub fn select<'a>(
     bundles: &'a [Bundle],
     installed: &'a [Installed],
 ) -> Result<Choice<'a>, NoLane> {
+    let all = select_all(catalog, selector, wanted, bundles, installed)?;
+    all.first().copied().ok_or_else(|| NoLane::NoRow {
+        model: selector.model.clone(),
+    })
+}
+
+/// Every lane, in the catalog's order, that the selector allows and that can serve now; at least one, and one only where
+/// the selector names it. `wanted` is what the request asks of the model; operations on models themselves (load, unload)
+/// take any.
+///
+/// # Errors
+/// [`NoLane`] names the nearest obstacle: the model, the lane, the engine, the files.
+pub fn select_all<'a>(
+    catalog: &'a Catalog,
+    selector: &ModelSelector,
+    wanted: Option<EngineKind>,
+    bundles: &'a [Bundle],
+    installed: &'a [Installed],
+) -> Result<Vec<Choice<'a>>, NoLane> {
     let model = || selector.model.clone();
     let record = catalog
         .record(&selector.model)
@@ -239,23 +257,28 @@ pub fn select<'a>(
     }
     let mut obstacles = Vec::new();
     let mut some_engine_could = false;
+    let mut choices = Vec::new();
     for row in rows {
         match usable(row, kind, bundles) {
             Ok((bundle, descriptor, support)) => match installed_form(row, installed) {
-                Some(installed) => {
-                    return Ok(Choice {
-                        record,
-                        row,
-                        bundle,
-                        descriptor,
-                        support,
-                        installed,
-                    });
-                }
+                Some(installed) => choices.push(Choice {
+                    record,
+                    row,
+                    bundle,
+                    descriptor,
+                    support,
+                    installed,
+                }),
                 None => some_engine_could = true,
             },
             Err(obstacle) => obstacles.push((row, obstacle)),
         }
+    }
+    if !choices.is_empty() {
+        if selector.pin.is_some() {
+            choices.truncate(1);
+        }
+        return Ok(choices);
     }
     if some_engine_could {
         return Err(NoLane::NotInstalled { model: model() });

@@ -17,7 +17,7 @@ use synapse_wire::client::{
     Vector,
 };
 
-use super::admission::{Admitted, Demand, TABLE_EPOCH, admit};
+use super::admission::{Admitted, Demand, admit};
 use super::items::{self, Sorted, wide};
 use super::{RequestContext, ServiceError, call, tokenizing};
 use crate::job::{JobHandle, JobResult, now_ms};
@@ -190,6 +190,7 @@ async fn lane(
             kind: EngineKind::Embed,
             constraints: &options.constraints(),
             target_fingerprint: options.target_fingerprint.as_deref(),
+            query: false,
         };
         let shape = |record: &Record| profile::served_shape(record, options.dimensions, options.normalize);
         match admit(daemon, &context(handle), demand, shape).await {
@@ -427,7 +428,7 @@ impl Pages<'_> {
         let page = JobPage {
             fingerprint: self.admitted.fingerprint.clone(),
             numeric_profile_id: self.admitted.lane.profile_id.to_string(),
-            table_epoch: TABLE_EPOCH,
+            table_epoch: self.admitted.table.epoch(),
             dims: self.admitted.shape.dims,
             provenance: Provenance {
                 by: self.admitted.served_by(),

@@ -11,7 +11,7 @@ use synapse_core::limits::{InlineCaps, InteractiveBatch};
 use synapse_core::schedule::Class;
 use synapse_wire::client::{Constraints, EmbedReply, Encoding, ItemOutcome, Provenance, Role, Text, Vector};
 
-use super::admission::{Admitted, Demand, TABLE_EPOCH, admit};
+use super::admission::{Admitted, Demand, admit};
 use super::items::{self, Sorted, wide};
 use super::{RequestContext, ServiceError, call, tokenizing};
 use crate::lane::work::{EmbedWork, Results};
@@ -55,6 +55,7 @@ pub(super) async fn embed(daemon: &Arc<Daemon>, ctx: &RequestContext, ask: Ask) 
         kind: EngineKind::Embed,
         constraints: &ask.constraints,
         target_fingerprint: ask.target_fingerprint.as_deref(),
+        query: ask.query,
     };
     let admitted = admit(daemon, ctx, demand, |record| {
         profile::served_shape(record, ask.dimensions, ask.normalize)
@@ -75,7 +76,7 @@ pub(super) async fn embed(daemon: &Arc<Daemon>, ctx: &RequestContext, ask: Ask) 
     Ok(EmbedReply {
         model: record.id.clone(),
         numeric_profile_id: admitted.lane.profile_id.to_string(),
-        table_epoch: TABLE_EPOCH,
+        table_epoch: admitted.table.epoch(),
         dims: admitted.shape.dims,
         provenance: Provenance {
             by: admitted.served_by(),
@@ -87,7 +88,7 @@ pub(super) async fn embed(daemon: &Arc<Daemon>, ctx: &RequestContext, ask: Ask) 
         real_token_counts: items.iter().map(|item| item.effective_tokens).collect(),
         vectors: vectors.into_iter().map(vector).collect(),
         items,
-        equivalent_to: Vec::new(),
+        equivalent_to: admitted.equivalent_to(),
     })
 }
 

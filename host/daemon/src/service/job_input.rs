@@ -66,6 +66,7 @@ pub(super) async fn check_work(
         kind: EngineKind::Embed,
         constraints: &options.constraints(),
         target_fingerprint: options.target_fingerprint.as_deref(),
+        query: false,
     };
     admission::check(daemon, ctx, demand, |record| {
         profile::served_shape(record, options.dimensions, options.normalize)

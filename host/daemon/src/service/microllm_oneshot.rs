@@ -17,7 +17,7 @@ use synapse_core::schedule::Class;
 use synapse_wire::client::oneshot::{MAX_STOP_BYTES, MAX_STOPS};
 use synapse_wire::client::{FinishReason, MicrollmOneshotParams, MicrollmOneshotResult, Text};
 
-use super::admission::{Admitted, Demand, TABLE_EPOCH, admit};
+use super::admission::{Admitted, Demand, admit};
 use super::items::wide;
 use super::{RequestContext, ServiceError, call, grammar, tokenizing};
 use crate::config::Config;
@@ -60,6 +60,7 @@ pub async fn run(
         kind: EngineKind::Generate,
         constraints: &constraints,
         target_fingerprint: None,
+        query: false,
     };
     // Texts have one shape, which the record's defaults say.
     let admitted = admit(daemon, ctx, demand, |record| profile::served_shape(record, None, None)).await?;
@@ -102,7 +103,7 @@ pub async fn run(
         chat,
         fingerprint: admitted.fingerprint.clone(),
         numeric_profile_id: admitted.lane.profile_id.to_string(),
-        table_epoch: TABLE_EPOCH,
+        table_epoch: admitted.table.epoch(),
         provenance: admitted.served_by(),
     })
 }

@@ -13,7 +13,7 @@ use synapse_wire::client::{
     self as wire, BatchItem, ItemOutcome, RerankReply, RerankScoreParams, RerankScoreResult, Text,
 };
 
-use super::admission::{Admitted, Demand, TABLE_EPOCH, admit};
+use super::admission::{Admitted, Demand, admit};
 use super::items::{self, Sorted, wide};
 use super::{RequestContext, ServiceError, call, tokenizing};
 use crate::lane::profile;
@@ -45,6 +45,7 @@ pub async fn run(
         kind: EngineKind::Rerank,
         constraints: &constraints,
         target_fingerprint: None,
+        query: false,
     };
     // Scores have one shape, which the record's defaults say.
     let admitted = admit(daemon, ctx, demand, |record| profile::served_shape(record, None, None)).await?;
@@ -62,7 +63,7 @@ pub async fn run(
         model: record.id.clone(),
         fingerprint: admitted.fingerprint.clone(),
         numeric_profile_id: admitted.lane.profile_id.to_string(),
-        table_epoch: TABLE_EPOCH,
+        table_epoch: admitted.table.epoch(),
         score_kind: score_kind(record.score_kind),
         scores,
         real_token_counts: items.iter().map(|item| item.effective_tokens).collect(),

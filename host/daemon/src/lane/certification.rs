@@ -1,0 +1,188 @@
+//! What each lane is certified for on this machine, as requests see it (CERT-04, CERT-08..12).
+//!
+//! State: [`Certificates`], a snapshot of the store's rows in memory. Callers: admission, the views of models and health,
+//! `models.explain`; the probe writes rows through the store and then calls [`Certificates::reload`]. A row is found by
+//! its exact key ([`Certificates::key_of`]) or not at all. Not known here: how a verdict comes about, SQL.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use synapse_certify::machine::{EngineBuild, MachineFacts, MachineProfile};
+use synapse_core::canon::{Value, domain_hash};
+use synapse_core::route::{Certification, Level, Measured, Workload};
+
+use super::Lane;
+use crate::store::{CertificateKey, Store, StoreError};
+
+/// Domain of the runtime configuration's hash.
+const RUNTIME_DOMAIN: &str = "synapse.runtime_config.v1";
+
+/// What the lanes of this machine are certified for. Cheap to clone; every clone is the same.
+#[derive(Clone, Debug)]
+pub struct Certificates {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    facts: MachineFacts,
+    knob: &'static str,
+    held: RwLock<Arc<Held>>,
+    /// Reloads take turns, so that the last one to end has read the newest rows.
+    turn: Mutex<()>,
+    /// The key of each lane that was asked for, for the bundle and the profile it had.
+    keys: Mutex<HashMap<String, Arc<CertificateKey>>>,
+}
+
+/// The store's rows, as they are asked for.
+#[derive(Debug, Default)]
+struct Held {
+    /// `None`: the probe failed.
+    outcomes: HashMap<CertificateKey, Option<(Level, bool)>>,
+    /// Lanes that ever passed a probe, under any key.
+    passed: HashSet<String>,
+    /// By workload, for the knob in force.
+    speeds: HashMap<(CertificateKey, String), Measured>,
+}
+
+impl Certificates {
+    /// Reads every row. `knob` is the one in force. Blocks.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn open(store: &Store, facts: MachineFacts, knob: &'static str) -> Result<Self, StoreError> {
+        let certificates = Self {
+            inner: Arc::new(Inner {
+                facts,
+                knob,
+                held: RwLock::default(),
+                turn: Mutex::default(),
+                keys: Mutex::default(),
+            }),
+        };
+        certificates.reload(store)?;
+        Ok(certificates)
+    }
+
+    /// Reads every row anew and shows what is there to all from now on. Blocks.
+    ///
+    /// # Errors
+    /// [`StoreError`]; what was known before stays.
+    pub fn reload(&self, store: &Store) -> Result<(), StoreError> {
+        let _turn = lock(&self.inner.turn);
+        let mut held = Held::default();
+        for row in store.certificates()? {
+            if row.level.is_some() {
+                held.passed.insert(row.lane);
+            }
+            held.outcomes
+                .insert(row.key, row.level.map(|level| (level, row.hot_path)));
+        }
+        for row in store.performance()? {
+            if row.knob == self.inner.knob {
+                let (speed, threads) = (row.speed, row.threads);
+                held.speeds.insert((row.key, row.workload), Measured { speed, threads });
+            }
+        }
+        *self.inner.held.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(held);
+        Ok(())
+    }
+
+    /// The machine, whichever engine runs on it.
+    #[must_use]
+    pub fn machine(&self) -> &MachineFacts {
+        &self.inner.facts
+    }
+
+    /// The machine as a lane's certificate sees it: with its engine's build (CERT-04).
+    #[must_use]
+    pub fn profile_of(&self, lane: &Lane) -> MachineProfile {
+        let build = EngineBuild {
+            identity: lane.profile.engine.clone(),
+            package: package(lane),
+            drivers: std::collections::BTreeMap::new(),
+            devices: Vec::new(),
+        };
+        MachineProfile::new(&self.inner.facts, &build)
+    }
+
+    /// What a lane's certificate must hold for, as the lane is now (CERT-12).
+    #[must_use]
+    pub fn key_of(&self, lane: &Lane) -> Arc<CertificateKey> {
+        let bundle_digest = lane.bundle.digest.map(|digest| digest.to_string()).unwrap_or_default();
+        let numeric_profile_id = lane.profile_id.to_string();
+        let mut keys = lock(&self.inner.keys);
+        if let Some(key) = keys.get(&lane.name)
+            && key.bundle_digest == bundle_digest
+            && key.numeric_profile_id == numeric_profile_id
+        {
+            return Arc::clone(key);
+        }
+        let key = Arc::new(CertificateKey {
+            machine_profile_hash: self.profile_of(lane).hash().to_string(),
+            numeric_profile_id,
+            bundle_digest,
+            engine_version: package(lane),
+            runtime_config_hash: runtime_config_hash(lane),
+        });
+        keys.insert(lane.name.clone(), Arc::clone(&key));
+        key
+    }
+
+    /// What the lane's probe found, for exactly what runs now.
+    #[must_use]
+    pub fn certification_of(&self, lane: &Lane) -> Certification {
+        let held = self.held();
+        match held.outcomes.get(&*self.key_of(lane)) {
+            Some(Some((level, hot_path))) => Certification::Certified {
+                level: *level,
+                hot_path: *hot_path,
+            },
+            Some(None) => Certification::Failed,
+            None if held.passed.contains(&lane.name) => Certification::Stale,
+            None => Certification::Unprobed,
+        }
+    }
+
+    /// How fast the lane was measured at a kind of work, under the knob in force.
+    #[must_use]
+    pub fn measured(&self, lane: &Lane, workload: Workload) -> Option<Measured> {
+        let key = CertificateKey::clone(&self.key_of(lane));
+        self.held().speeds.get(&(key, workload.as_str().to_owned())).copied()
+    }
+
+    fn held(&self) -> Arc<Held> {
+        Arc::clone(&self.inner.held.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The package version of the lane's bundle.
+fn package(lane: &Lane) -> String {
+    let descriptor = lane.bundle.descriptor.as_ref();
+    descriptor.map_or_else(String::new, |descriptor| descriptor.package_version.to_string())
+}
+
+/// The settings that an engine loads a lane with. Threads are not among them: where they move numbers, they are part of
+/// the numeric profile. Placement moves none.
+fn runtime_config_hash(lane: &Lane) -> String {
+    let config = lane.runtime_config(1);
+    let extra = config
+        .extra
+        .iter()
+        .map(|(key, value)| Value::object([("key", Value::text(key)), ("value", Value::text(value))]));
+    let value = Value::object([
+        ("dtype", Value::text(&config.dtype)),
+        ("extra", Value::Array(extra.collect())),
+        ("format", Value::text(&config.format)),
+        ("max_batch", Value::from(config.max_batch)),
+        ("max_batch_tokens", Value::from(config.max_batch_tokens)),
+        ("max_tokens", Value::from(config.max_tokens)),
+        ("pooling", Value::text(&config.pooling)),
+    ]);
+    // Strings and 32-bit integers under ASCII keys always have a canonical form.
+    domain_hash(RUNTIME_DOMAIN, &value).map_or_else(|_| String::new(), |digest| digest.to_string())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
