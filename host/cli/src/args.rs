@@ -3,11 +3,15 @@
 //! No state. clap reads it into [`Arguments`]; `command::run` carries it out. Defaults that depend on the environment
 //! or the daemon are resolved later (`places`, `session`).
 
+mod alias;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use synapse_client::{PullSource, Role};
+
+pub use self::alias::{Aliases, Explain};
 
 const ABOUT: &str = "A local inference daemon: embeddings, reranking and small texts from engine plugins";
 
@@ -124,6 +128,15 @@ Examples:
     /// List, show and cancel jobs: work that takes longer than one answer
     #[command(subcommand)]
     Jobs(Jobs),
+    /// Say which lane would serve a model, and why every other would not
+    #[command(after_help = "\
+Examples:
+  synapse explain all-minilm-l6-v2
+  synapse explain all-minilm-l6-v2 --work batch --required-fingerprint $FINGERPRINT --json")]
+    Explain(Explain),
+    /// List, declare and retract equivalent numeric spaces; check an index against them
+    #[command(subcommand)]
+    Aliases(Aliases),
     /// List and promote engine plugins
     #[command(subcommand)]
     Plugin(Plugin),

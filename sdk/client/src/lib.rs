@@ -21,10 +21,12 @@
 //! - **Cancellation**: dropping the future of a call sends `request.cancel` for it.
 #![forbid(unsafe_code)]
 
+mod alias;
 mod batch_job;
 mod client;
 mod connection;
 mod error;
+mod index;
 mod job;
 mod operations;
 mod retry;
@@ -32,6 +34,7 @@ mod retry;
 pub use batch_job::{EmbeddedPage, PageRead};
 pub use client::{Client, Options, default_socket, surroundings};
 pub use error::ClientError;
+pub use index::{IndexError, IndexSpaces};
 pub use job::JobWait;
 pub use operations::{BatchOutcome, Embedded, RerankOutcome, Reranked};
 pub use retry::RetryPolicy;

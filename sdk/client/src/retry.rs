@@ -88,6 +88,9 @@ fn only_reads(method: &str) -> bool {
             | Method::MicrollmOneshot
             | Method::TextTokenize
             | Method::ModelsList
+            | Method::ModelsExplain
+            | Method::AliasesList
+            | Method::AliasesCheckIndex
             | Method::ModelStatus
             | Method::JobAppend
             | Method::JobSeal
@@ -104,6 +107,8 @@ fn only_reads(method: &str) -> bool {
             | Method::ModelLoad
             | Method::ModelUnload
             | Method::JobCreate
+            | Method::AliasesDeclare
+            | Method::AliasesRetract
             | Method::JobCancel,
         )
         | Err(_) => false,

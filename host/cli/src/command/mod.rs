@@ -3,6 +3,7 @@
 //! No state. A command gets its own arguments, the global ones and the output; async ones run on a runtime of one
 //! thread, the daemon on one with several.
 
+mod aliases;
 mod call;
 mod catalog;
 mod completions;
@@ -10,6 +11,7 @@ mod config;
 mod doctor;
 mod embed;
 mod embed_file;
+mod explain;
 mod generate;
 mod jobs;
 mod models;
@@ -36,6 +38,8 @@ pub fn run(arguments: Arguments, output: &mut Output) -> Result<(), CliError> {
         Command::Tokenize(tokenize) => client_side(tokenize::run(&global, tokenize, output)),
         Command::Models(models) => client_side(models::run(&global, models, output)),
         Command::Jobs(jobs) => client_side(jobs::run(&global, jobs, output)),
+        Command::Explain(explain) => client_side(explain::run(&global, explain, output)),
+        Command::Aliases(aliases) => client_side(aliases::run(&global, aliases, output)),
         Command::Plugin(plugin) => client_side(plugin::run(&global, plugin, output)),
         Command::Status => client_side(status::run(&global, output)),
         Command::Call(call) => client_side(call::run(&global, call, output)),

@@ -143,6 +143,13 @@ impl Dispatch for Operations {
             Method::ModelsPull => answer!(self, call, wire::ModelsPull, models_pull, no_constraints),
             Method::ModelsRemove => answer!(self, call, wire::ModelsRemove, models_remove, no_constraints),
             Method::TextTokenize => answer!(self, call, wire::TextTokenize, tokenize, no_constraints),
+            Method::ModelsExplain => answer!(self, call, wire::ModelsExplain, models_explain, no_constraints),
+            Method::AliasesList => answer!(self, call, wire::AliasesList, aliases_list, no_constraints),
+            Method::AliasesDeclare => answer!(self, call, wire::AliasesDeclare, aliases_declare, no_constraints),
+            Method::AliasesRetract => answer!(self, call, wire::AliasesRetract, aliases_retract, no_constraints),
+            Method::AliasesCheckIndex => {
+                answer!(self, call, wire::AliasesCheckIndex, aliases_check_index, no_constraints)
+            }
             Method::PluginsList => answer!(self, call, wire::PluginsList, plugins_list, no_constraints),
             Method::PluginsRescan => answer!(self, call, wire::PluginsRescan, plugins_rescan, no_constraints),
         }

@@ -272,13 +272,13 @@ impl Field {
 }
 
 /// The spaces that a request demands.
-struct Spaces {
+pub(super) struct Spaces {
     required: Option<Sha256Digest>,
     target: Option<Sha256Digest>,
 }
 
 impl Spaces {
-    fn read(demand: &Demand<'_>) -> Result<Self, ServiceError> {
+    pub(super) fn read(demand: &Demand<'_>) -> Result<Self, ServiceError> {
         Ok(Self {
             required: fingerprint(
                 "required_fingerprint",
@@ -288,7 +288,7 @@ impl Spaces {
         })
     }
 
-    fn demand<'a>(&self, demand: &Demand<'a>, pinned: bool) -> route::Demand<'a> {
+    pub(super) fn demand<'a>(&self, demand: &Demand<'a>, pinned: bool) -> route::Demand<'a> {
         let constraints = demand.constraints;
         route::Demand {
             required: self.required,
@@ -312,7 +312,7 @@ pub(super) fn fingerprint(field: &str, text: Option<&str>) -> Result<Option<Sha2
 }
 
 /// A refusal in public words. What it says of a space never depends on the alias table (API-06).
-fn refused(field: &Field, demand: &Demand<'_>, refusal: Refusal) -> ServiceError {
+pub(super) fn refused(field: &Field, demand: &Demand<'_>, refusal: Refusal) -> ServiceError {
     match refusal {
         Refusal::Epoch { demanded, current } => {
             let message = format!("`required_epoch` is {demanded}, the alias table's epoch is {current}");

@@ -7,6 +7,10 @@
 //! so whatever it holds must be given back by a `Drop`.
 
 mod admission;
+pub mod aliases_check_index;
+pub mod aliases_declare;
+pub mod aliases_list;
+pub mod aliases_retract;
 mod batch_job;
 #[cfg(test)]
 mod batch_job_tests;
@@ -34,6 +38,7 @@ pub mod model_load;
 pub mod model_status;
 pub mod model_unload;
 mod model_view;
+pub mod models_explain;
 pub mod models_list;
 pub mod models_pull;
 pub mod models_remove;

@@ -102,6 +102,16 @@ methods! {
     PluginsList = "plugins.list", true;
     /// Looks for dropped, replaced and removed bundles now.
     PluginsRescan = "plugins.rescan", false;
+    /// Which lane would serve a model, and why every other would not.
+    ModelsExplain = "models.explain", true;
+    /// The pairs of numeric spaces that are, or were, equivalent.
+    AliasesList = "aliases.list", true;
+    /// Declares that two lanes serve equivalent spaces; counts once a probe has measured it.
+    AliasesDeclare = "aliases.declare", false;
+    /// Retracts an alias.
+    AliasesRetract = "aliases.retract", false;
+    /// Whether an index may still be written, at one epoch of the alias table.
+    AliasesCheckIndex = "aliases.check_index", false;
 }
 
 /// The name is not one of [`Method::ALL`].

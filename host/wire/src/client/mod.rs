@@ -4,11 +4,13 @@
 //! of its params and of its result. Request types refuse unknown fields by name; response types ignore what they do
 //! not know, and enums in responses have an `unknown` value, so that an older client can talk to a newer daemon.
 
+pub mod alias;
 pub mod batch_job;
 pub mod constraints;
 pub mod embed;
 pub mod envelope;
 pub mod error;
+pub mod explain;
 pub mod job;
 pub mod method;
 pub mod model;
@@ -21,6 +23,11 @@ pub mod server;
 pub mod text;
 pub mod vector;
 
+pub use alias::{
+    AliasEntry, AliasOrigin, AliasState, AliasesCheckIndex, AliasesCheckIndexParams, AliasesCheckIndexResult,
+    AliasesDeclare, AliasesDeclareParams, AliasesList, AliasesListParams, AliasesResult, AliasesRetract,
+    AliasesRetractParams, IndexState, MAX_PROVENANCE,
+};
 pub use batch_job::{
     EmbedJobOptions, JobAppend, JobAppendParams, JobAppendResult, JobCreate, JobCreateParams, JobOperation, JobPage,
     JobPageResult, JobPages, JobResultParams, JobSeal, StoredError,
@@ -35,6 +42,7 @@ pub use envelope::{
     encode_result, parse_params, parse_request, parse_response,
 };
 pub use error::{Class, ErrorCode, ErrorData, ErrorDetail, ErrorObject, Failure};
+pub use explain::{ExplainedLane, ModelsExplain, ModelsExplainParams, ModelsExplainResult, Workload};
 pub use job::{
     JobAccepted, JobCancel, JobKind, JobList, JobListParams, JobListResult, JobParams, JobProgress, JobResult,
     JobState, JobStatus, JobView, LoadOutcome, PullOutcome,

@@ -8,12 +8,12 @@
 use synapse_wire::API_VERSION;
 use synapse_wire::client::*;
 
-use crate::{Documented, document};
+use crate::{Documented, alias, document};
 
 /// The default model.
 pub const MODEL: &str = "all-minilm-l6-v2";
-const LANE: &str = "all-minilm-l6-v2@owned:f32";
-const FINGERPRINT: &str = "5d2c9a7e1f04b8836a1d90c2e7f35b4862d1a0c9b7e84f3d2a615c08e9f7b341";
+pub const LANE: &str = "all-minilm-l6-v2@owned:f32";
+pub const FINGERPRINT: &str = "5d2c9a7e1f04b8836a1d90c2e7f35b4862d1a0c9b7e84f3d2a615c08e9f7b341";
 const PROFILE: &str = "0be1a4d57c93f2e86b5d1a7c40f9e832d6b7a5c1908e4f3b2d716c5a0e9f8b34";
 const BUNDLE: &str = "9c41d7e2b05f8a36c1e4d90b7a2f5836e8d1c4b09a7f3e256d8b1c0a4f9e7d35";
 const FILES: &str = "e3a0b6c4d2f18975a6c3e0d9b1f47528c9e6a3d0b7f41852e9c6d3a0b7f41825";
@@ -184,6 +184,7 @@ pub fn operations() -> Vec<Documented> {
     all.extend(embedding());
     all.extend(models());
     all.extend(jobs_and_plugins());
+    all.extend(alias::operations());
     all
 }
 

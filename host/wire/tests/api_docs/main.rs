@@ -4,6 +4,7 @@
 //! fails where the committed files differ; `SYNAPSE_BLESS=1 cargo test -p synapse-wire` rewrites them, so a change of
 //! the wire is visible in review. The examples are typed values, so they cannot name a field that does not exist.
 
+mod alias;
 mod errors;
 mod examples;
 mod markdown;

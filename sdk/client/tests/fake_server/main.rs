@@ -7,6 +7,7 @@
 //! `scores_and_texts`: reranking and generation.
 
 mod daemon;
+mod index;
 mod large_jobs;
 mod scores_and_texts;
 
