@@ -41,6 +41,8 @@ pub(crate) const CHECKS: &[Check] = &[
             RefusalReason::Unreadable,
             RefusalReason::PathEscape,
             RefusalReason::LibraryMissing,
+            RefusalReason::ProgramMissing,
+            RefusalReason::NotExecutable,
         ]),
     },
     Check {
@@ -65,10 +67,15 @@ pub(crate) const CHECKS: &[Check] = &[
         id: "package-library",
         level: Level::Core,
         rules: &["PC-02"],
-        says: "The library is a whole dynamic library for this system, processor, word size and byte order.",
+        says: "The library is a whole dynamic library for this system and processor; a program is one, or a script.",
         why: "A host must be able to say what does not fit without running foreign code.",
         fix: "Build for this target with crate-type = [\"cdylib\"]; copy the file again if it was cut.",
-        run: Run::Package(&[RefusalReason::NotALibrary, RefusalReason::TargetMismatch]),
+        run: Run::Package(&[
+            RefusalReason::NotALibrary,
+            RefusalReason::TargetMismatch,
+            RefusalReason::NotAProgram,
+            RefusalReason::InterpreterMissing,
+        ]),
     },
     Check {
         id: "package-magic",
@@ -82,11 +89,15 @@ pub(crate) const CHECKS: &[Check] = &[
     Check {
         id: "package-abi",
         level: Level::Core,
-        rules: &["PC-05"],
-        says: "The library was built for this host's ABI major and vendor tag.",
+        rules: &["PC-05", "WP-74"],
+        says: "The library was built for this host's ABI major and vendor tag; a program speaks this host's protocol.",
         why: "The types of another major or of a fork have another layout.",
         fix: "Build against synapse-plugin-api 1 as it is published.",
-        run: Run::Package(&[RefusalReason::AbiMajor, RefusalReason::AbiVendor]),
+        run: Run::Package(&[
+            RefusalReason::AbiMajor,
+            RefusalReason::AbiVendor,
+            RefusalReason::ProtocolVersion,
+        ]),
     },
     Check {
         id: "package-link",

@@ -2,7 +2,6 @@
 //!
 //! State: none. Callers: the checks of manners, in a process of their own. Empty answers where the system has no `/proc`.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -58,15 +57,6 @@ pub(crate) fn threads() -> Vec<String> {
     names("/proc/self/task")
 }
 
-/// Processor time of each thread in nanoseconds.
-pub(crate) fn thread_times() -> BTreeMap<String, u64> {
-    let times = threads().into_iter().filter_map(|id| {
-        let text = fs::read_to_string(format!("/proc/self/task/{id}/schedstat")).ok()?;
-        Some((id, text.split_whitespace().next()?.parse().ok()?))
-    });
-    times.collect()
-}
-
 /// Children of this process, ended ones that nobody waited for included.
 pub(crate) fn children() -> Vec<String> {
     let mut found = Vec::new();
@@ -84,6 +74,13 @@ pub(crate) fn status(field: &str) -> Option<String> {
         .lines()
         .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
     Some(line.trim().to_owned())
+}
+
+/// A set of signals of the process's status, without the two that the C library takes when it starts its first thread.
+pub(crate) fn signals(field: &str) -> Option<u64> {
+    let mask = u64::from_str_radix(&status(field)?, 16).ok()?;
+    // Bit 31 is signal 32.
+    Some(mask & !(0b11 << 31))
 }
 
 /// Resident memory in bytes.

@@ -79,7 +79,7 @@ pub enum Error {
         error: std::io::Error,
     },
     /// The folder is no bundle at all.
-    #[error("{}: expected a bundle's folder, with plugin.toml in it", path.display())]
+    #[error("{}: expected a bundle's folder", path.display())]
     NoBundle {
         /// The folder.
         path: PathBuf,
@@ -204,10 +204,11 @@ pub(crate) fn subject_of(options: &Options, bundle: &Bundle) -> Result<Option<Pa
 /// What discovery says about the bundle.
 pub(crate) fn examine(options: &Options, work: &Path) -> Result<Bundle, Error> {
     let dir = std::path::absolute(&options.bundle).map_err(io(options.bundle.display().to_string()))?;
-    let no_bundle = || Error::NoBundle { path: dir.clone() };
-    let folder = dir.parent().ok_or_else(no_bundle)?;
+    if !dir.is_dir() {
+        return Err(Error::NoBundle { path: dir });
+    }
     let config = LoaderConfig {
-        plugin_dirs: vec![folder.to_owned()],
+        plugin_dirs: Vec::new(),
         staging_dir: work.join("staging"),
         worker_binary: options.worker.clone().unwrap_or_else(|| options.runner.clone()),
         trust_file: work.join("trust.toml"),
@@ -215,8 +216,7 @@ pub(crate) fn examine(options: &Options, work: &Path) -> Result<Bundle, Error> {
         max_bundle_bytes: LoaderConfig::MAX_BUNDLE_BYTES,
     };
     let loader = Loader::new(config, Arc::new(MemoryOnly::default()))?;
-    let found = loader.discover().into_iter().find(|bundle| bundle.dir == dir);
-    found.ok_or_else(no_bundle)
+    Ok(loader.examine_one(&dir))
 }
 
 impl Ground<'_> {
@@ -248,7 +248,9 @@ impl Ground<'_> {
         if check.group() == Group::Library && library.is_none() {
             return skip("the bundle is a program: it has no library to call");
         }
-        let worker = self.options.worker.clone();
+        // An executable bundle is served by its own program, a library by the worker that was named.
+        let own = self.bundle.program.as_ref().map(|program| staged.join(program));
+        let worker = own.or_else(|| self.options.worker.clone());
         if check.group() == Group::Protocol && worker.is_none() {
             return skip("no synapse-worker to serve the bundle was named");
         }

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod kit;
 pub mod zoo;
 
 use std::path::{Path, PathBuf};

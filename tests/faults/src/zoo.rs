@@ -168,6 +168,21 @@ pub fn lay_out(stage: &Stage) -> Vec<Exhibit> {
     exhibits
 }
 
+/// The ids of the bundles whose files are refused, each with its reason.
+pub fn refused() -> impl Iterator<Item = (&'static str, RefusalReason)> {
+    REFUSED.iter().map(|(id, _, _, reason)| (*id, *reason))
+}
+
+/// Adds one of the bundles of [`refused`], alone.
+///
+/// # Panics
+/// When files cannot be written, or there is no such bundle.
+pub fn add_refused(stage: &Stage, id: &str) {
+    let found = REFUSED.iter().find(|(known, ..)| *known == id);
+    let (id, mode, worsen, _) = found.expect("a bundle of the zoo");
+    worsen(stage, &stage.add(id, mode));
+}
+
 fn remove(files: &BundleFiles, name: &str) {
     std::fs::remove_file(files.path(name)).expect("a file to remove");
 }

@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 use synapse_plugin_api::{ErrorCode, Flow, Preempt};
 
 use crate::bench::{Batch, Bench, Lane, refused, said, went};
-use crate::call::{Call, Seen};
+use crate::call::{Call, Seen, process_cpu, thread_cpu};
 use crate::catalogue::{Check, Level, Run, Stop, Verdict, fail, skip, warn};
-use crate::process;
 use crate::subject::Kind;
 
 pub(crate) const CHECKS: &[Check] = &[
@@ -223,22 +222,15 @@ fn budget(bench: &Bench) -> Verdict {
         let batch = bulk(lane);
         // Pools are made at the first call.
         went("a batch", lane.batch(Call::new(1), &batch))?;
-        let before = process::thread_times();
-        let mut own = Duration::ZERO;
+        let started = (thread_cpu(), process_cpu());
         for _ in 0..8 {
-            let started = crate::call::thread_cpu();
             went("a batch", lane.batch(Call::new(1), &batch))?;
-            own += crate::call::thread_cpu().saturating_sub(started);
         }
-        let spent = |(id, time): (String, u64)| time.saturating_sub(before.get(&id).copied().unwrap_or(0));
-        let all: u64 = process::thread_times().into_iter().map(spent).sum();
-        let own = u64::try_from(own.as_nanos()).unwrap_or(0);
-        let others = all.saturating_sub(own);
-        if others > own / 4 + 20_000_000 {
+        let own = thread_cpu().saturating_sub(started.0).as_millis();
+        let others = process_cpu().saturating_sub(started.1).as_millis().saturating_sub(own);
+        if others > own / 4 + 20 {
             return fail(format!(
-                "on a budget of one thread the calling thread used {} ms and others {} ms",
-                own / 1_000_000,
-                others / 1_000_000
+                "on a budget of one thread the calling thread used {own} ms and others {others} ms"
             ));
         }
         Ok(())

@@ -185,7 +185,8 @@ fn missing(bench: &Bench) -> Verdict {
         let codes = [ErrorCode::ARTIFACT_INVALID];
         let config = runtime_config(&lane.spec);
         let load = |artifact| lane.engine.load(Call::new(2).leaked(), &artifact, &config);
-        refused("a load without files", &load(artifact(&[])), &codes)?;
+        let none = [ErrorCode::ARTIFACT_INVALID, ErrorCode::CONFIG_INVALID];
+        refused("a load without files", &load(artifact(&[])), &none)?;
         let absent = bench.job.work.join("absent");
         for (what, path) in [("a file that is gone", &absent), ("a folder", &bench.job.work)] {
             let mut files = artifact(&lane.spec.files);
@@ -277,7 +278,15 @@ fn settings(bench: &Bench) -> Verdict {
 
 fn fails_clean(bench: &Bench) -> Verdict {
     bench.lanes(&Kind::ALL, |lane| {
-        let bad = || lane.load(|config| config.dtype = "f7".into());
+        let absent = vec![ModelFile {
+            role: lane.spec.files[0].role.clone(),
+            path: bench.job.work.join("absent"),
+        }];
+        let bad = || {
+            let files = artifact(&absent);
+            lane.engine
+                .load(Call::new(2).leaked(), &files, &runtime_config(&lane.spec))
+        };
         let worse = || {
             let files = artifact(&[]);
             lane.engine
@@ -303,7 +312,7 @@ fn fails_clean(bench: &Bench) -> Verdict {
 
 fn handles(bench: &Bench) -> Verdict {
     bench.lanes(&Kind::ALL, |lane| {
-        let mut given = vec![lane.loaded.model];
+        let (mut given, mut given_back) = (vec![lane.loaded.model], Vec::new());
         for nth in 0..6 {
             let loaded = went("a load", lane.load(|_| {}))?;
             if given.contains(&loaded.model) {
@@ -313,9 +322,12 @@ fn handles(bench: &Bench) -> Verdict {
             // Handles of models that are still loaded, and of some that are not.
             if nth % 2 == 0 {
                 went("unload", lane.engine.unload(loaded.model))?;
+                given_back.push(loaded.model);
             }
         }
-        Ok(())
+        let held = given.iter().skip(1).filter(|model| !given_back.contains(model));
+        held.copied()
+            .try_for_each(|model| went("unload", lane.engine.unload(model)))
     })
 }
 

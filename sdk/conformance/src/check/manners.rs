@@ -196,8 +196,8 @@ fn files(bench: &Bench) -> Verdict {
 struct Shared {
     environment: Vec<(std::ffi::OsString, std::ffi::OsString)>,
     directory: Option<std::path::PathBuf>,
-    caught: Option<String>,
-    ignored: Option<String>,
+    caught: Option<u64>,
+    ignored: Option<u64>,
     umask: Option<String>,
     children: Vec<String>,
     subnormal: u64,
@@ -213,8 +213,8 @@ impl Shared {
         Self {
             environment,
             directory: std::env::current_dir().ok(),
-            caught: process::status("SigCgt"),
-            ignored: process::status("SigIgn"),
+            caught: process::signals("SigCgt"),
+            ignored: process::signals("SigIgn"),
             umask: process::status("Umask"),
             children: process::children(),
             subnormal: (black_box(f64::MIN_POSITIVE) / black_box(2.0)).to_bits(),

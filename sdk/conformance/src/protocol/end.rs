@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use synapse_wire::worker::{HostMessage, WorkerMessage};
 
-use super::{BOUND, Desk, type_of};
+use super::{Desk, type_of};
 use crate::catalogue::{Check, Level, Run, Verdict, fail};
+
+/// Five times what an orphan may take to end.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) const CHECKS: &[Check] = &[
     Check {
@@ -125,7 +128,7 @@ fn cancel(desk: &Desk) -> Verdict {
                 "ERR {code} to a cancelled request, expected its reply or cancelled"
             ));
         }
-        message if super::number(message) != Some(id) => {
+        message if message.req_id() != Some(id) => {
             return fail(format!(
                 "{} names another request than the cancelled one",
                 type_of(message)
@@ -170,7 +173,7 @@ fn shutdown(desk: &Desk) -> Verdict {
     peer.send(&message, &bytes);
     peer.send(&HostMessage::Shutdown {}, &[]);
     let reply = peer.reply()?;
-    if super::number(&reply.message) != Some(id) || matches!(reply.message, WorkerMessage::Err { .. }) {
+    if reply.message.req_id() != Some(id) || matches!(reply.message, WorkerMessage::Err { .. }) {
         return fail(format!("{} to the request before SHUTDOWN", type_of(&reply.message)));
     }
     if peer.payload()?.is_some() {
@@ -189,10 +192,10 @@ fn shutdown(desk: &Desk) -> Verdict {
 
 fn orphan(desk: &Desk) -> Verdict {
     let (idle, _) = desk.any()?;
-    idle.close(BOUND)?;
+    idle.close(PATIENCE)?;
     let (mut busy, loaded) = desk.any()?;
     let id = busy.id();
     let (message, bytes) = loaded.request(id, &loaded.items(25, &[usize::MAX; 32]));
     busy.send(&message, &bytes);
-    busy.close(BOUND).map(|_| ())
+    busy.close(PATIENCE).map(|_| ())
 }

@@ -479,7 +479,7 @@ fn unknown_type(desk: &Desk) -> Verdict {
         let id = peer.id();
         peer.send_payload(&json::frame("LATER", id, raw.len()), raw);
         let reply = peer.reply()?;
-        if super::number(&reply.message) != Some(id) {
+        if reply.message.req_id() != Some(id) {
             return fail(format!("{} does not name the request {id}", type_of(&reply.message)));
         }
         reply.refuses("a message of an unknown type", &["unknown_type"])?;

@@ -8,7 +8,6 @@ use synapse_wire::worker::{MIN_MAX_FRAME, PROTOCOL_VERSION, WorkerMessage};
 
 use super::{BOUND, Desk, NONCE, tail};
 use crate::catalogue::{Check, Level, Run, Stop, Verdict, fail};
-use crate::json;
 use crate::subject::Kind;
 
 pub(crate) const CHECKS: &[Check] = &[
@@ -226,7 +225,7 @@ fn settings(desk: &Desk) -> Verdict {
     let mut settings = desk.job.settings.clone();
     settings.push((key.to_owned(), "1".to_owned()));
     let model = desk.first_model()?;
-    let mut peer = desk.start_with(&json::settings(&settings))?;
+    let mut peer = desk.start_with(&settings)?;
     peer.acknowledge(u32::MAX);
     let reply = peer.ask_load(&model, super::files(&model), |_| {})?;
     reply.refuses("LOAD under an unknown setting", &["config_invalid"])?;

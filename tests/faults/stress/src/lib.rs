@@ -10,9 +10,11 @@
 //! | `load-…` | misbehaves while the system loads it, before the host can ask anything |
 //! | `describe-…` | misbehaves in `describe`, or describes what the contract forbids |
 //! | `make-…` | misbehaves when an engine is made |
+//! | `kit`, `kit-…` | is a whole plugin of three kinds that breaks one rule of the contract (`kit/`) |
 //! | anything else | is a well-behaved library whose engine misbehaves (`engine.rs`) |
 
 mod engine;
+mod kit;
 
 use std::time::Duration;
 
@@ -82,7 +84,7 @@ fn segfault() {
     unsafe { std::ptr::without_provenance_mut::<u8>(8).write_volatile(1) }
 }
 
-fn hang() -> ! {
+pub(crate) fn hang() {
     loop {
         std::thread::sleep(Duration::from_secs(3600));
     }
@@ -98,6 +100,9 @@ fn noise() {
 }
 
 extern "C" fn describe() -> Descriptor {
+    if kit::is_on() {
+        return kit::describe(id(), VERSION);
+    }
     let mut descriptor = good();
     match mode() {
         "describe-abort" => std::process::abort(),
@@ -147,6 +152,9 @@ fn identity() -> EngineIdentity {
 }
 
 extern "C" fn embed(host: HostServices, config: RStr<'_>) -> RResult<ROption<EmbedEngineObject>, EngineError> {
+    if kit::is_on() {
+        return kit::embed(host, config.as_str());
+    }
     let engine = engine::Stress::new(host, config.as_str());
     match mode() {
         "make-none" => RResult::ROk(ROption::RNone),
@@ -163,15 +171,24 @@ extern "C" fn embed(host: HostServices, config: RStr<'_>) -> RResult<ROption<Emb
     }
 }
 
-extern "C" fn rerank(_: HostServices, _: RStr<'_>) -> RResult<ROption<RerankEngineObject>, EngineError> {
+extern "C" fn rerank(host: HostServices, config: RStr<'_>) -> RResult<ROption<RerankEngineObject>, EngineError> {
+    if kit::is_on() {
+        return kit::rerank(host, config.as_str());
+    }
     RResult::ROk(ROption::RNone)
 }
 
-extern "C" fn generate(_: HostServices, _: RStr<'_>) -> RResult<ROption<GenerateEngineObject>, EngineError> {
+extern "C" fn generate(host: HostServices, config: RStr<'_>) -> RResult<ROption<GenerateEngineObject>, EngineError> {
+    if kit::is_on() {
+        return kit::generate(host, config.as_str());
+    }
     RResult::ROk(ROption::RNone)
 }
 
-extern "C" fn extension(_: RStr<'_>) -> ROption<ExtensionRef<'static>> {
+extern "C" fn extension(id: RStr<'_>) -> ROption<ExtensionRef<'static>> {
+    if kit::is_on() {
+        return kit::extension(id.as_str());
+    }
     ROption::RNone
 }
 
