@@ -166,6 +166,7 @@ mod tests {
                     queued_bulk: 0,
                     in_flight: 1,
                     age_ms: 5,
+                    certification: None,
                 }],
                 models: vec![ModelHealth {
                     id: "m".to_owned(),

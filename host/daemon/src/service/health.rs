@@ -13,6 +13,7 @@ use synapse_wire::client::{
     PluginStatus, WorkerHealth,
 };
 
+use super::model_view::certification;
 use super::{RequestContext, ServiceError, plugins_list};
 use crate::lane::LaneSnapshot;
 use crate::lane::state::LaneState;
@@ -40,7 +41,7 @@ struct Sample {
 /// # Errors
 /// None.
 pub async fn run(daemon: &Arc<Daemon>, _: &RequestContext, _: HealthParams) -> Result<HealthResult, ServiceError> {
-    Ok(assemble(Sample {
+    let mut health = assemble(Sample {
         uptime: daemon.started.elapsed(),
         lanes: daemon.lanes.snapshots(),
         loading: daemon.jobs.live_models(JobKind::ModelLoad),
@@ -52,7 +53,12 @@ pub async fn run(daemon: &Arc<Daemon>, _: &RequestContext, _: HealthParams) -> R
         waiting: waiting(&daemon.plugins.waiting()),
         scanned: daemon.plugins.is_scanned(),
         store_stopped: daemon.store.stopped().map(str::to_owned),
-    }))
+    });
+    for row in &mut health.lanes {
+        let lane = daemon.lanes.find(&row.lane);
+        row.certification = lane.map(|lane| certification(daemon.certificates.certification_of(&lane)));
+    }
+    Ok(health)
 }
 
 /// The bundles whose new files wait for the next start, and those whose new files are not taken at all.
@@ -151,6 +157,7 @@ fn lane_health(lane: &LaneSnapshot) -> LaneHealth {
         queued_bulk: narrow(lane.load.bulk_waiting),
         in_flight: narrow(lane.load.running),
         age_ms: u64::try_from(lane.age.as_millis()).unwrap_or(u64::MAX),
+        certification: None,
     }
 }
 

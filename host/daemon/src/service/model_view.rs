@@ -3,8 +3,13 @@
 //! State: none. Callers: `models.list` and `model.status`. No file is read and no engine is asked, so the answer comes
 //! while an engine call runs or a lane hangs.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use synapse_catalog::{Catalog, EnvelopeRow, Kind, Record};
-use synapse_wire::client::{LaneEntry, LaneStatus, ModelEntry, ModelKind, ModelState};
+use synapse_core::digest::Sha256Digest;
+use synapse_core::route::Certification;
+use synapse_wire::client::{LaneEntry, LaneStatus, LaneVerdict, ModelEntry, ModelKind, ModelState};
 
 use crate::lane::LaneSnapshot;
 use crate::lane::select::{Obstacle, engine_kind, installed_form, usable};
@@ -12,7 +17,6 @@ use crate::lane::state::LaneState;
 use crate::models::Installed;
 use crate::plugins::Bundles;
 use crate::state::Daemon;
-use std::sync::Arc;
 
 /// The model that the command line uses where none is named.
 const DEFAULT_MODEL: &str = "all-minilm-l6-v2";
@@ -24,13 +28,34 @@ pub(super) struct Views {
     scanned: bool,
     installed: Arc<[Installed]>,
     lanes: Vec<LaneSnapshot>,
+    /// The lanes that could serve here, by name.
+    usable: BTreeMap<String, UsableLane>,
+}
+
+/// What a lane that could serve here is.
+struct UsableLane {
+    certification: Certification,
+    fingerprint: Sha256Digest,
+    equivalent_to: Vec<Sha256Digest>,
 }
 
 impl Views {
     /// Takes the snapshots.
     pub(super) fn of(daemon: &Daemon) -> Self {
+        let (catalog, table) = (daemon.catalog(), daemon.aliases.table());
+        let lanes = catalog.records().flat_map(|record| daemon.lanes_of(&record.id));
+        let usable = lanes.map(|lane| {
+            let fingerprint = lane.fingerprint(lane.default_shape());
+            let usable = UsableLane {
+                certification: daemon.certificates.certification_of(&lane),
+                fingerprint,
+                equivalent_to: table.equivalents(fingerprint).collect(),
+            };
+            (lane.name.clone(), usable)
+        });
         Self {
-            catalog: daemon.catalog(),
+            usable: usable.collect(),
+            catalog: Arc::clone(&catalog),
             scanned: daemon.plugins.is_scanned(),
             bundles: daemon.plugins.bundles(),
             installed: daemon.installed(),
@@ -92,11 +117,19 @@ impl Views {
                 available(row, usable.map(drop), self.scanned, installed)
             }
         };
+        let usable = self.usable.get(&name);
+        let level = usable.and_then(|lane| lane.certification.level());
         LaneEntry {
             lane: name,
             engine: row.engine.clone(),
             status,
             reason,
+            certification: usable.map(|lane| certification(lane.certification)),
+            level: level.map(|level| level.as_str().to_owned()),
+            fingerprint: usable.map(|lane| lane.fingerprint.to_string()),
+            equivalent_to: usable.map_or_else(Vec::new, |lane| {
+                lane.equivalent_to.iter().map(ToString::to_string).collect()
+            }),
         }
     }
 }
@@ -149,6 +182,16 @@ fn model_state(installed: bool, lanes: &[&LaneSnapshot]) -> (ModelState, Option<
             lane.failure.as_ref().map(|failure| failure.message().to_owned()),
         ),
         None => (ModelState::Installed, None),
+    }
+}
+
+/// Where a lane stands with its certificate, in the client's words.
+pub(super) const fn certification(certification: Certification) -> LaneVerdict {
+    match certification {
+        Certification::Certified { .. } => LaneVerdict::Certified,
+        Certification::Failed => LaneVerdict::Failed,
+        Certification::Stale => LaneVerdict::Stale,
+        Certification::Unprobed => LaneVerdict::Unprobed,
     }
 }
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::job::{JobAccepted, JobView};
 use super::method::operation;
+use super::probe::LaneVerdict;
 
 /// Params of every operation on one model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -143,6 +144,18 @@ pub struct LaneEntry {
     /// Why not, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Where it stands with its certificate; absent for a lane that cannot serve here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certification: Option<LaneVerdict>,
+    /// The certificate's level, `reference` or `consistent`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<String>,
+    /// The numeric space with the record's defaults; absent for a lane that cannot serve here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
+    /// Fingerprints that are equivalent to it now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub equivalent_to: Vec<String>,
 }
 
 /// One model of the catalog.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::envelope::Id;
 use super::method::operation;
 use super::model::ModelState;
+use super::probe::LaneVerdict;
 
 /// Params of `server.info`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -108,6 +109,10 @@ pub struct LaneHealth {
     pub in_flight: u32,
     /// Milliseconds since a serving path last stamped this row (HEALTH-03).
     pub age_ms: u64,
+    /// Where the lane stands with its certificate: `stale`, `failed` and `unprobed` lanes are closed, unless the daemon's
+    /// configuration lets uncertified lanes serve.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certification: Option<LaneVerdict>,
 }
 
 /// The state of one model.

@@ -39,6 +39,10 @@ fn model_entry(state: ModelState) -> ModelEntry {
                 LaneStatus::Available
             },
             reason: None,
+            certification: Some(LaneVerdict::Certified),
+            level: Some("reference".to_owned()),
+            fingerprint: Some(FINGERPRINT.to_owned()),
+            equivalent_to: Vec::new(),
         }],
         fingerprint: (state == ModelState::Loaded).then(|| FINGERPRINT.to_owned()),
         default: true,
@@ -238,6 +242,7 @@ fn server() -> Vec<Documented> {
                     queued_bulk: 0,
                     in_flight: 0,
                     age_ms: 40,
+                    certification: Some(LaneVerdict::Certified),
                 }],
                 models: vec![ModelHealth {
                     id: MODEL.to_owned(),
