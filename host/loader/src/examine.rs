@@ -16,8 +16,8 @@ use crate::scan::{self, Describer, Scan};
 use crate::staging::Staged;
 use crate::{note, program};
 
-/// The version of the worker protocol that this host speaks: `synapse-wire` has the messages, and a test of the daemon
-/// compares the two numbers.
+/// The version of the worker protocol that this host speaks: `synapse-wire` has the messages, and the daemon does not
+/// build where the two numbers differ.
 pub const WORKER_PROTOCOL: u32 = 3;
 
 /// What became of a bundle that was not refused.

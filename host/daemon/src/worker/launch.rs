@@ -118,6 +118,9 @@ pub enum LaunchError {
     Fault(#[from] Fault),
 }
 
+// What an executable bundle's manifest is compared with is what is spoken here.
+const _: () = assert!(synapse_loader::WORKER_PROTOCOL == PROTOCOL_VERSION);
+
 /// The environment variable that tells a worker its name (WPROTO-09).
 pub const WORKER_ID: &str = "SYNAPSE_WORKER_ID";
 

@@ -162,9 +162,16 @@ impl Workers {
         Ok(supervisor)
     }
 
-    /// Ends the worker of a lane's version that was replaced or removed. Blocks until it has ended.
+    /// Ends the worker of a lane's version that was replaced or removed. A version that came back meanwhile, and holds
+    /// its model again, is left alone. Blocks until it has ended.
     pub fn retire(&self, lane: &str, digest: BundleDigest) {
-        let retired = self.lock().by_lane.remove(&(lane.to_owned(), digest));
+        let place = (lane.to_owned(), digest);
+        let mut lanes = self.lock();
+        let retired = match lanes.by_lane.get(&place) {
+            Some(supervisor) if !supervisor.holds_models() => lanes.by_lane.remove(&place),
+            _ => None,
+        };
+        drop(lanes);
         if let Some(supervisor) = retired {
             supervisor.stop(self.settings.limits.exit);
         }

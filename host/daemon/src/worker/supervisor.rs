@@ -176,6 +176,12 @@ impl Supervisor {
         }
     }
 
+    /// Whether a model is loaded, or a call runs.
+    #[must_use]
+    pub fn holds_models(&self) -> bool {
+        self.lane.try_lock().map_or(true, |lane| !lane.models.is_empty())
+    }
+
     /// Loads a model, starting the worker if there is none.
     ///
     /// # Errors
