@@ -50,6 +50,8 @@ pub mod request_cancel;
 pub mod rerank_score;
 #[cfg(test)]
 mod rerank_tests;
+#[cfg(test)]
+mod routing_tests;
 pub mod server_info;
 pub mod tokenize;
 mod tokenizing;

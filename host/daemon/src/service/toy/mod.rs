@@ -86,7 +86,7 @@ impl Bench {
             daemon.plugins.install(engine::bundle(), engine::engines(&script));
         }
         if !setup.without_files {
-            for id in ["toy", "toy-two", "toy-rank", "toy-chat", "toy-raw"] {
+            for id in ["toy", "toy-pair", "toy-two", "toy-rank", "toy-chat", "toy-raw"] {
                 let record = daemon.catalog().record(id).unwrap().clone();
                 let source = SourceChoice::Local(dir.path().join("source"));
                 daemon

@@ -17,6 +17,7 @@ const CHAT: &str = "{% for message in messages %}{% if message.role == \"system\
                     {{ message.content }} {% endfor %}{% if add_generation_prompt %}three{% endif %}";
 
 /// The toy's files, records and rows: `toy` with templates and Matryoshka lengths, `toy-two` that normalises itself, the
+/// `toy-pair` with two lanes, whose envelopes and so whose spaces differ, the
 /// reranker `toy-rank`, the generators `toy-chat` with a chat template and `toy-raw` without, and models that nothing
 /// here can serve.
 pub fn write(dir: &Path) {
@@ -68,7 +69,11 @@ pub fn write(dir: &Path) {
     let generator = |more: &str| format!("kind = \"generate\"\ncontext = 20\nmax_tokens = 20\n{more}");
     let row = |model: &str, engine: &str, variant: &str, version: &str, dtype: &str| {
         let generates = ["toy-chat", "toy-raw"].contains(&model);
-        let (max_tokens, max_batch_tokens) = if generates { (20, 20) } else { (9, 12) };
+        let (max_tokens, max_batch_tokens) = match variant {
+            _ if generates => (20, 20),
+            "second" => (9, 18),
+            _ => (9, 12),
+        };
         format!(
             "[[row]]\nmodel = \"{model}\"\nengine = \"{engine}\"\nengine_version = \"{version}\"\nvariant = \"{variant}\"\n\
              format = \"bytes\"\nquant = \"f32\"\ndtype = \"{dtype}\"\nmax_tokens = {max_tokens}\nmax_batch = 3\n\
@@ -84,6 +89,7 @@ pub fn write(dir: &Path) {
                 "[templates]\nquery = \"one {text}\"",
             ),
         ),
+        ("pair.toml", record("toy-pair", &embedder(""), "")),
         ("two.toml", record("toy-two", &embedder("output_normalized = true"), "")),
         (
             "rank.toml",
@@ -106,6 +112,8 @@ pub fn write(dir: &Path) {
                 "schema = 1\n".to_owned(),
                 row("toy", "absent", "f32", ">=1", "f32"),
                 row("toy", "toy", "f32", ">=1, <2", "f32"),
+                row("toy-pair", "toy", "first", ">=1, <2", "f32"),
+                row("toy-pair", "toy", "second", ">=1, <2", "f32"),
                 row("toy-two", "toy", "f32", ">=1, <2", "f32"),
                 row("toy-rank", "toy", "f32", ">=1, <2", "f32"),
                 row("toy-chat", "toy", "f32", ">=1, <2", "f32"),
