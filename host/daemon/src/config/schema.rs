@@ -89,7 +89,7 @@ settings! {
         /// Models that are loaded at start, each by a job of its own (CONF-06). The environment variable
         /// `SYNAPSE_PRELOAD_MODELS` of old has no effect.
         preload_models: Vec<String> = Vec::new(), Project;
-        /// Gate: the operations that administer aliases (CONF-08). This version has none yet.
+        /// Gate: `aliases.declare` and `aliases.retract` (CONF-08).
         alias_admin_enabled: bool = false, Machine;
         /// Gate: grammars in text generation (CONF-10). A request with a grammar is refused while it is closed.
         grammar_enabled: bool = false, Machine;

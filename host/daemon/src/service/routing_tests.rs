@@ -29,10 +29,10 @@ async fn strict() -> Bench {
 
 async fn strict_with(change: impl FnOnce(&mut Config)) -> Bench {
     let mut config = Config::default();
-    config.probe.allow_uncertified = false;
     change(&mut config);
     let setup = Setup {
         config,
+        strict: true,
         ..Setup::default()
     };
     Bench::with(setup).await

@@ -51,6 +51,9 @@ pub struct Setup {
     pub without_files: bool,
     /// The engine is not there.
     pub without_engine: bool,
+    /// Lanes without a certificate are closed, as they are for users; otherwise the configuration lets them serve, because
+    /// certificates are not the subject.
+    pub strict: bool,
 }
 
 impl Bench {
@@ -79,7 +82,9 @@ impl Bench {
         let dir = tempfile::tempdir().unwrap();
         model::write(dir.path());
         let tasks = Tasks::new(tokio::runtime::Handle::current());
-        let daemon = open(dir.path(), setup.config, &tasks);
+        let mut config = setup.config;
+        config.probe.allow_uncertified |= !setup.strict;
+        let daemon = open(dir.path(), config, &tasks);
         daemon.plugins.scanned().await;
         let script = Arc::new(Script::default());
         if !setup.without_engine {
@@ -114,7 +119,9 @@ impl Bench {
         } = self;
         daemon.lanes.close();
         drop((daemon, script));
-        (open(dir.path(), Config::default(), &tasks), dir)
+        let mut config = Config::default();
+        config.probe.allow_uncertified = true;
+        (open(dir.path(), config, &tasks), dir)
     }
 
     /// As after a crash: every call and job stops where it is, and another daemon with the same engine comes up on the
