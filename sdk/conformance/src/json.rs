@@ -150,3 +150,68 @@ impl Report {
         serde_json::to_string_pretty(&report).unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::Level;
+    use crate::report::Line;
+
+    #[test]
+    fn an_answer_is_whole_or_none() {
+        for outcome in Outcome::ALL {
+            let message = "a \"word\"\nand another".to_owned();
+            let verdict = match outcome {
+                Outcome::Pass => Ok(()),
+                outcome => Err(Stop { outcome, message }),
+            };
+            assert_eq!(read_answer(&answer(&verdict)), Some(verdict));
+        }
+        for broken in [
+            "",
+            "{",
+            "{\"outcome\":\"fail\"}",
+            "{\"outcome\":\"other\",\"message\":\"\"}",
+        ] {
+            assert_eq!(read_answer(broken), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn a_report_names_its_digest_its_seed_and_the_rules() {
+        let line = Line {
+            id: "load-handles".into(),
+            outcome: Outcome::Fail,
+            message: "handle 1 was given twice".into(),
+            ms: 3,
+        };
+        let report = Report {
+            bundle: "demo".into(),
+            version: "0.1.0".into(),
+            digest: "ab".repeat(32),
+            level: Level::Full,
+            seed: 7,
+            lines: vec![line],
+        };
+        let value: Value = serde_json::from_str(&report.to_json()).expect("JSON");
+        assert_eq!(
+            (&value["form"], &value["level"], &value["seed"]),
+            (&json!(1), &json!("full"), &json!(7))
+        );
+        assert_eq!((&value["passed"], &value["counts"]["fail"]), (&json!(false), &json!(1)));
+        assert_eq!(value["digest"], json!("ab".repeat(32)));
+        assert_eq!(value["checks"][0]["rules"], json!(["PC-22"]));
+    }
+
+    #[test]
+    fn later_fields_are_everywhere_but_in_data() {
+        let message =
+            br#"{"type":"LOAD","files":[{"role":"w"}],"runtime_config":{"extra":{"k":"v"}},"prompt":{"ids":3}}"#;
+        let grown: Value = serde_json::from_slice(&with_unknown_fields(message)).expect("JSON");
+        let has = |value: &Value| value.get("a_later_field").is_some();
+        assert!(has(&grown) && has(&grown["files"][0]) && has(&grown["runtime_config"]));
+        assert!(!has(&grown["runtime_config"]["extra"]) && !has(&grown["prompt"]));
+        assert!(is_control_frame(br#"{"type":"X","n":9007199254740991}"#));
+        assert!(!is_control_frame(br#"{"type":"X","n":9007199254740992}"#) && !is_control_frame(b"[]"));
+    }
+}

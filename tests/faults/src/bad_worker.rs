@@ -116,6 +116,11 @@ fn write(stream: &mut UnixStream, payloads: &[&[u8]]) -> std::io::Result<()> {
     stream.write_all(&bytes)
 }
 
+/// A control frame and, where there is one, its raw frame.
+fn with_raw<'a>(head: &'a [u8], raw: Option<&'a [u8]>) -> Vec<&'a [u8]> {
+    std::iter::once(head).chain(raw).collect()
+}
+
 /// One direction, frame by frame.
 struct Frames {
     stream: UnixStream,
@@ -174,6 +179,8 @@ fn serve(real: &Path, mut arguments: Vec<String>, mode: &str) -> std::io::Result
     if mode == "litters" {
         std::fs::write("litter", "")?;
     }
+    // A check may start one worker after another in its folder.
+    let _ = std::fs::remove_file(&inner);
     let listener = UnixListener::bind(&inner)?;
     let command = Command::new(real)
         .args(&arguments)
@@ -210,7 +217,7 @@ fn serve(real: &Path, mut arguments: Vec<String>, mode: &str) -> std::io::Result
         0 if between.is("bad-exit") && known.let_in => 3,
         _ if between.is("exits-well") && !known.let_in => 0,
         code => {
-            if between.is("lives-on") && known.let_in && !known.computed {
+            if between.is("lives-on") && code == 0 && known.let_in && !known.computed {
                 std::thread::sleep(Duration::from_secs(60));
             }
             code
@@ -250,20 +257,16 @@ fn to_worker(between: &Between, mut frames: Frames, mut down: UnixStream) {
                     between.known().let_in = true;
                 }
                 if let Some(message) = altered(between, message) {
-                    let head = message.to_payload();
-                    let _ = write(
-                        &mut down,
-                        &std::iter::once(head.as_slice())
-                            .chain(raw.as_deref())
-                            .collect::<Vec<_>>(),
-                    );
+                    let _ = write(&mut down, &with_raw(&message.to_payload(), raw.as_deref()));
                 }
             }
-            Ok(Parsed::UnknownType { req_id, raw_bytes, .. }) if between.is("knows-no-unknown") => {
-                if raw_bytes > 0 {
-                    frames.raw(raw_bytes);
+            Ok(Parsed::UnknownType { req_id, raw_bytes, .. }) => {
+                let raw = (raw_bytes > 0).then(|| frames.raw(raw_bytes));
+                if between.is("knows-no-unknown") {
+                    between.tell_error(req_id, "internal");
+                } else {
+                    let _ = write(&mut down, &with_raw(&payload, raw.as_deref()));
                 }
-                between.tell_error(req_id, "internal");
             }
             Err(_) if between.is("guesses") => between.tell_error(0, "internal"),
             _ => {
@@ -348,8 +351,7 @@ fn to_daemon(between: &Arc<Between>, mut frames: Frames) {
         }
         worsen(between, &mut message, raw.as_mut());
         let head = message.to_payload();
-        let parts: Vec<&[u8]> = std::iter::once(head.as_slice()).chain(raw.as_deref()).collect();
-        between.tell(&parts);
+        between.tell(&with_raw(&head, raw.as_deref()));
         if between.is("prints-frames") {
             let _ = std::io::stdout().write_all(&[&head[..], b"\n"].concat());
         }

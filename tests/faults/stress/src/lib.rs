@@ -53,7 +53,8 @@ pub(crate) fn mode() -> &'static str {
 
 static FIELD: &[u8; 52] = &MODE;
 
-fn id() -> &'static str {
+/// The id that the file holds.
+pub(crate) fn id() -> &'static str {
     // SAFETY: as in `mode`.
     let magic: &'static PluginMagic = unsafe { std::ptr::read_volatile(&raw const MAGIC_FIELD) };
     magic.id().unwrap_or("bad id")

@@ -41,7 +41,8 @@ pub(crate) fn error<T>(code: ErrorCode, message: impl Into<String>) -> Result<T,
 
 pub(crate) fn identity() -> EngineIdentity {
     EngineIdentity {
-        engine: "stress".into(),
+        // As the bundle, so that a folder of many has no engine twice.
+        engine: crate::id().into(),
         version: "1".into(),
         build_flags: RVec::new(),
     }
