@@ -103,10 +103,11 @@ pub fn build(manifest: &Path, package_id: &str, build: &Build) -> Result<Made, E
     if let Some(features) = &build.features {
         arguments.extend(["--features".to_owned(), features.clone()]);
     }
-    // Where the dependencies' sources lie on this machine is nobody's business; panic messages hold such paths.
-    if let Some(home) = cargo_home() {
-        let remap = format!("--remap-path-prefix={}=/cargo", home.display());
-        // Laid beside the project's own flags, and without effect where RUSTFLAGS is set.
+    // Where the dependencies' sources lie on this machine is nobody's business; panic messages hold such paths. The flag
+    // is laid beside the project's own, unless it is among them: other flags are another build of all dependencies.
+    let given = std::env::var("CARGO_BUILD_RUSTFLAGS").unwrap_or_default();
+    let remap = cargo_home().map(|home| format!("--remap-path-prefix={}=/cargo", home.display()));
+    if let Some(remap) = remap.filter(|remap| !given.split(' ').any(|flag| flag == remap)) {
         arguments.extend(["--config".to_owned(), format!("build.rustflags=[{remap:?}]")]);
     }
     arguments.push("--".to_owned());

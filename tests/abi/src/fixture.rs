@@ -80,13 +80,25 @@ impl Variant {
     /// When it cannot be built: the message has the end of cargo's output.
     pub fn library(self, scratch: &Path) -> &'static Path {
         self.slot().get_or_init(|| {
-            self.build(scratch)
+            self.build(scratch, None)
                 .unwrap_or_else(|error| panic!("{}: {error}", self.name()))
         })
     }
 
-    fn build(self, scratch: &Path) -> Result<PathBuf, String> {
-        let root = scratch.join("abi-fixtures");
+    /// The library built by another compiler, in a target folder of its own.
+    ///
+    /// # Errors
+    /// What does not build; the message has the end of cargo's output.
+    pub fn library_by(self, scratch: &Path, compiler: &Compiler) -> Result<PathBuf, String> {
+        self.build(scratch, Some(compiler))
+    }
+
+    fn build(self, scratch: &Path, compiler: Option<&Compiler>) -> Result<PathBuf, String> {
+        let root = scratch.join(if compiler.is_some() {
+            "abi-foreign"
+        } else {
+            "abi-fixtures"
+        });
         let workspace = root.join(self.name());
         // Cargo names what it builds by a member's path inside its workspace, and the fixtures share one target
         // folder: so each member's folder has a name of its own.
@@ -135,6 +147,10 @@ impl Variant {
             .inherit_env("RUSTUP_HOME")
             .inherit_env("RUSTUP_TOOLCHAIN")
             .stderr(Output::Capture { limit: 1 << 20 });
+        let cargo = match compiler {
+            Some(compiler) => cargo.env("RUSTC", &compiler.program),
+            None => cargo,
+        };
         let child = spawner().spawn(cargo).map_err(|error| error.to_string())?;
         let finished = child.wait_with_output(BUILD_BOUND).map_err(|error| error.to_string())?;
         if !finished.status.success() {
@@ -148,6 +164,53 @@ impl Variant {
         }
         let file = format!("{DLL_PREFIX}{}{DLL_SUFFIX}", self.name().replace('-', "_"));
         Ok(target.join("debug").join(file))
+    }
+}
+
+/// A compiler that is not the one these tests are built with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compiler {
+    /// Where it lies.
+    pub program: PathBuf,
+    /// What it says it is, for example `rustc 1.96.0 (…)`.
+    pub version: String,
+}
+
+impl Compiler {
+    /// The one that `SYNAPSE_OTHER_RUSTC` names, else the system's own; none when there is no other than `ours`, the first
+    /// line of `rustc -V`.
+    ///
+    /// # Errors
+    /// When the one that is named cannot be started.
+    pub fn other_than(ours: &str) -> Result<Option<Self>, String> {
+        let named = std::env::var_os("SYNAPSE_OTHER_RUSTC").map(PathBuf::from);
+        let program = named.clone().unwrap_or_else(|| PathBuf::from("/usr/bin/rustc"));
+        match version(&program) {
+            Ok(version) => Ok((version != ours).then_some(Self { program, version })),
+            Err(error) if named.is_some() => Err(format!("SYNAPSE_OTHER_RUSTC: {}: {error}", program.display())),
+            Err(_) => Ok(None),
+        }
+    }
+}
+
+/// What a compiler says it is.
+///
+/// # Errors
+/// When it cannot be started, or fails.
+pub fn version(compiler: &Path) -> Result<String, String> {
+    let command = Command::new(compiler).arg("-V").stdout(Output::Capture { limit: 4096 });
+    let command = ["RUSTUP_HOME", "RUSTUP_TOOLCHAIN", "CARGO_HOME"]
+        .into_iter()
+        .fold(command, Command::inherit_env);
+    let child = spawner().spawn(command).map_err(|error| error.to_string())?;
+    let finished = child
+        .wait_with_output(Duration::from_secs(60))
+        .map_err(|error| error.to_string())?;
+    let text = String::from_utf8_lossy(&finished.stdout).trim().to_owned();
+    if finished.status.success() && text.starts_with("rustc ") {
+        Ok(text)
+    } else {
+        Err(format!("expected `rustc …`, found {text:?}"))
     }
 }
 

@@ -9,3 +9,4 @@
 pub mod bundle;
 pub mod fixture;
 pub mod golden;
+pub mod public_api;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::args::Install;
-use crate::bundle;
+use crate::bundle::{self, Packed};
 use crate::command::pack::Told;
 use crate::error::Error;
 use crate::output::Output;
@@ -33,7 +33,7 @@ pub fn run(install: &Install, output: &Output) -> Result<ExitCode, Error> {
         )));
     }
     let told = Told::of(&packed);
-    let text = format!("{}\n\n{}", told.text(), next(&packed.bundle, &plugin_dir));
+    let text = format!("{}\n\n{}", told.text(), next(&packed, &plugin_dir));
     output.result(&text, &told);
     Ok(ExitCode::SUCCESS)
 }
@@ -52,33 +52,35 @@ fn user_folder() -> Result<PathBuf, Error> {
 }
 
 /// What the operator does next.
-fn next(bundle: &synapse_loader::Bundle, plugin_dir: &Path) -> String {
-    let id = &bundle.id;
-    let mut lines = vec![
-        "Next, with the daemon running (synapse serve, or the one that runs already):".to_owned(),
-        format!(
-            "  synapse plugin list                 {id} is there; a daemon that searches other folders needs --plugin-dir {}",
-            plugin_dir.display()
-        ),
-    ];
-    for model in models(bundle) {
-        lines.push(format!("  synapse models pull {model}"));
-        lines.push(format!(
-            "  synapse probe run {model}           certifies the lane on this machine"
+fn next(packed: &Packed, plugin_dir: &Path) -> String {
+    let id = &packed.bundle.id;
+    let elsewhere = plugin_dir.display();
+    let mut steps = vec![("synapse plugin list".to_owned(), format!("{id} is there"))];
+    for model in models(&packed.folder) {
+        steps.push((format!("synapse models pull {model}"), "takes its files in".to_owned()));
+        steps.push((
+            format!("synapse probe run {model}"),
+            "certifies its lane on this machine".to_owned(),
         ));
     }
-    if bundle.promotable {
-        lines.push(format!(
-            "  synapse plugin trust {id}           lets it run inside the daemon; until then it runs in a worker"
-        ));
+    if packed.bundle.promotable {
+        let what = "lets it run inside the daemon; until then it runs in a worker";
+        steps.push((format!("synapse plugin trust {id}"), what.to_owned()));
     }
-    lines.join("\n")
+    let width = steps.iter().map(|(command, _)| command.len()).max().unwrap_or(0);
+    let lines: Vec<String> = steps
+        .iter()
+        .map(|(command, what)| format!("  {command:width$}  {what}"))
+        .collect();
+    format!(
+        "Next, with a daemon running that searches this folder (synapse serve, or with --plugin-dir {elsewhere}):\n{}",
+        lines.join("\n")
+    )
 }
 
 /// The ids of the bundle's own models.
-fn models(bundle: &synapse_loader::Bundle) -> Vec<String> {
-    let folder = bundle.dir.join("catalog");
-    let Ok(entries) = std::fs::read_dir(folder) else {
+fn models(bundle: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(bundle.join("catalog")) else {
         return Vec::new();
     };
     let texts = entries

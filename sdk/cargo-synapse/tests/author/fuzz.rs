@@ -19,26 +19,51 @@ fn call(report: &str) -> String {
 /// same seed finds the same call again.
 #[test]
 fn a_planted_fault_is_found_and_found_again() {
-    let place = place("fuzz");
+    let place = place();
     let faults = [
         ("dies", "if batch.ids.len() > 40 { std::process::abort(); }", "crash"),
         ("panics", "assert!(batch.len() < 7, \"a batch of seven\");", "fail"),
         ("forgets", "if batch.len() == 5 { return Ok(()); }", "fail"),
-        ("hangs", "if batch.ids.len() > 40 { loop { std::thread::park(); } }", "hang"),
+        (
+            "hangs",
+            "if batch.ids.len() > 40 { loop { std::thread::park(); } }",
+            "hang",
+        ),
     ];
     for (name, fault, outcome) in faults {
         let project = place.project(name, "embed");
         let begin = "        // The host may hold the call at a checkpoint";
         edit(&project.join("src/lib.rs"), begin, &format!("        {fault}\n{begin}"));
-        let arguments = ["fuzz", "--batches", "3", "--calls", "100", "--seed", "1", "--time-limit", "10"];
+        let arguments = [
+            "fuzz",
+            "--batches",
+            "3",
+            "--calls",
+            "100",
+            "--seed",
+            "1",
+            "--time-limit",
+            "10",
+        ];
         let ran = place.synapse(name, &arguments);
         assert_eq!(ran.code, Some(1), "{name}: {}\n{}", ran.stdout, ran.stderr);
-        assert!(ran.stdout.contains(&format!("{outcome:5} seed")), "{name}: {}", ran.stdout);
+        assert!(
+            ran.stdout.contains(&format!("{outcome:5} seed")),
+            "{name}: {}",
+            ran.stdout
+        );
         let (seed, blamed) = (seed(&ran.stdout), call(&ran.stdout));
-        let again = place.synapse(name, &["fuzz", "--reproduce", &seed, "--calls", "100", "--time-limit", "10"]);
+        let again = place.synapse(
+            name,
+            &["fuzz", "--reproduce", &seed, "--calls", "100", "--time-limit", "10"],
+        );
         assert_eq!(again.code, Some(1), "{name}: {}", again.stdout);
         assert_eq!(call(&again.stdout), blamed, "{name}");
         // Every call of the batch is told, in order, from the first on.
-        assert!(again.stdout.contains("\ncall 1: ") && again.stdout.contains("\ncall 2: "), "{}", again.stdout);
+        assert!(
+            again.stdout.contains("\ncall 1: ") && again.stdout.contains("\ncall 2: "),
+            "{}",
+            again.stdout
+        );
     }
 }

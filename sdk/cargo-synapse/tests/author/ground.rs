@@ -1,4 +1,5 @@
-//! Where the tests work: a registry, a home for cargo and a target folder, shared by all; a folder for each test.
+//! Where the tests work: a registry, a home for cargo and a target folder, shared by all; for each test a folder outside
+//! this repository, which is gone afterwards.
 //!
 //! State: a folder below cargo's folder for temporary test files, kept for the next run. What was built from packages that
 //! have changed since is removed, because cargo takes a package of a known version for known.
@@ -22,10 +23,11 @@ pub struct Ground {
     root: PathBuf,
 }
 
-/// A folder of a test's own, below which its projects lie. Emptied when it is made, kept afterwards to be looked at.
+/// A folder of a test's own, below which its projects lie: outside this workspace, as an author's do.
 pub struct Place {
     pub folder: PathBuf,
     ground: &'static Ground,
+    _gone_with_it: tempfile::TempDir,
 }
 
 /// How a program ended.
@@ -50,7 +52,10 @@ impl Ran {
 }
 
 pub fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .expect("the repository")
 }
 
 /// The ground, laid out at the first call.
@@ -85,7 +90,9 @@ impl Ground {
         fs::rename(&fresh, &kept).expect("renames");
         // The script named the folder that it wrote to.
         let config = self.cargo_home().join("config.toml");
-        let text = fs::read_to_string(&config).expect("a config").replace("registry.new", "registry");
+        let text = fs::read_to_string(&config)
+            .expect("a config")
+            .replace("registry.new", "registry");
         fs::write(&config, text).expect("writes");
     }
 
@@ -102,8 +109,13 @@ impl Ground {
         }
     }
 
-    fn cargo_home(&self) -> PathBuf {
+    /// The home for cargo.
+    pub fn cargo_home(&self) -> PathBuf {
         self.root.join("cargo-home")
+    }
+
+    fn remap(&self) -> String {
+        format!("--remap-path-prefix={}=/cargo", self.cargo_home().display())
     }
 
     fn target(&self) -> PathBuf {
@@ -111,24 +123,37 @@ impl Ground {
     }
 }
 
-/// An empty folder for the test of this name.
-pub fn place(name: &str) -> Place {
-    let ground = ground();
-    let folder = ground.root.join("places").join(name);
-    let _ = fs::remove_dir_all(&folder);
-    fs::create_dir_all(&folder).expect("a folder");
-    Place { folder, ground }
+/// An empty folder.
+pub fn place() -> Place {
+    let folder = tempfile::Builder::new()
+        .prefix("synapse-author-")
+        .tempdir()
+        .expect("a folder");
+    Place {
+        folder: folder.path().canonicalize().expect("a folder"),
+        ground: ground(),
+        _gone_with_it: folder,
+    }
 }
 
 impl Place {
     /// Runs `cargo synapse …` in a folder of the place.
     pub fn synapse(&self, folder: &str, arguments: &[&str]) -> Ran {
-        finish(self.command(TOOL).arg("synapse").args(arguments).dir(self.folder.join(folder)))
+        finish(
+            self.command(TOOL)
+                .arg("synapse")
+                .args(arguments)
+                .dir(self.folder.join(folder)),
+        )
     }
 
     /// Runs `cargo …` in a folder of the place.
     pub fn cargo(&self, folder: &str, arguments: &[&str]) -> Ran {
-        finish(self.command(env!("CARGO")).args(arguments).dir(self.folder.join(folder)))
+        finish(
+            self.command(env!("CARGO"))
+                .args(arguments)
+                .dir(self.folder.join(folder)),
+        )
     }
 
     /// Makes a project and gives its folder.
@@ -146,7 +171,12 @@ impl Place {
 
     /// That environment.
     pub fn environment(&self) -> Vec<(&'static str, OsString)> {
-        let folder = |program: &str| Path::new(program).parent().expect("a program lies in a folder").to_owned();
+        let folder = |program: &str| {
+            Path::new(program)
+                .parent()
+                .expect("a program lies in a folder")
+                .to_owned()
+        };
         let mut path = vec![folder(TOOL), folder(env!("CARGO"))];
         path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
         let home = self.folder.join("home");
@@ -157,6 +187,8 @@ impl Place {
             ("XDG_DATA_HOME", home.join("data").into()),
             ("CARGO_HOME", self.ground.cargo_home().into()),
             ("CARGO_TARGET_DIR", self.ground.target().into()),
+            // The flag that packing adds, so that `cargo test` and packing share the builds of the dependencies.
+            ("CARGO_BUILD_RUSTFLAGS", self.ground.remap().into()),
             ("CARGO_NET_OFFLINE", "true".into()),
             ("CARGO_TERM_COLOR", "never".into()),
         ];
@@ -172,7 +204,11 @@ impl Place {
 pub fn finish(command: Command) -> Ran {
     let limit = 4 << 20;
     let child = spawner()
-        .spawn(command.stdout(Output::Capture { limit }).stderr(Output::Capture { limit }))
+        .spawn(
+            command
+                .stdout(Output::Capture { limit })
+                .stderr(Output::Capture { limit }),
+        )
         .expect("starts");
     let finished = child.wait_with_output(HANG).expect("ends");
     Ran {
@@ -185,7 +221,12 @@ pub fn finish(command: Command) -> Ran {
 /// Changes the one place of a file that has this text.
 pub fn edit(file: &Path, find: &str, put: &str) {
     let text = fs::read_to_string(file).expect("a text");
-    assert_eq!(text.matches(find).count(), 1, "{}: one place with {find:?}", file.display());
+    assert_eq!(
+        text.matches(find).count(),
+        1,
+        "{}: one place with {find:?}",
+        file.display()
+    );
     fs::write(file, text.replace(find, put)).expect("writes");
 }
 
@@ -193,6 +234,9 @@ pub fn edit(file: &Path, find: &str, put: &str) {
 pub fn digest(text: &str) -> &str {
     let line = text.lines().find_map(|line| line.strip_prefix("digest"));
     let digest = line.map(str::trim).expect("a line with the digest");
-    assert!(digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit()), "{digest}");
+    assert!(
+        digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit()),
+        "{digest}"
+    );
     digest
 }

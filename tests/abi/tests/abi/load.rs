@@ -2,7 +2,10 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use synapse_abi::{bundle::Host, fixture::Variant};
+use synapse_abi::{
+    bundle::Host,
+    fixture::{Compiler, Variant, version},
+};
 use synapse_core::{
     digest::sha256,
     engine::{
@@ -136,4 +139,31 @@ fn an_unknown_extension_is_listed_by_its_header() {
         .expect("offered");
     assert_eq!((table.header().len, table.header().rev), (16, 1));
     assert!(open(Variant::Frozen).extension()("synapse.novel/1".into()).is_none());
+}
+
+/// A plugin that another compiler built from the frozen source runs in this host: the ABI is the contract's, not one
+/// compiler's. Where there is no other compiler the test says so; `SYNAPSE_OTHER_RUSTC` names one.
+#[test]
+fn a_plugin_of_another_compiler_runs_in_this_host() {
+    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let ours = version(Path::new(option_env!("RUSTC").unwrap_or("rustc"))).expect("the compiler of these tests");
+    let Some(other) = Compiler::other_than(&ours).expect("a compiler") else {
+        use std::io::Write as _;
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED a_plugin_of_another_compiler_runs_in_this_host: no other compiler than {ours}; install one (Debian: \
+             rustc-web) or name it in SYNAPSE_OTHER_RUSTC"
+        );
+        return;
+    };
+    let library = Variant::Frozen
+        .library_by(scratch, &other)
+        .unwrap_or_else(|error| panic!("{}: {error}", other.version));
+    let host = Host::new(Path::new(env!("CARGO_BIN_EXE_abi-worker")));
+    host.add(Variant::Frozen.name(), &std::fs::read(&library).expect("built"));
+    host.trust_all();
+    let bundle = host.discover().remove(0);
+    assert_eq!(bundle.status, BundleStatus::Ready, "{}", other.version);
+    let engine = host.loader().open(&bundle).expect("opens").embed(&[]).expect("offered");
+    runs(&engine);
 }
