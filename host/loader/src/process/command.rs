@@ -49,6 +49,10 @@ pub(super) const BASE_ENVIRONMENT: &[&str] = &["PATH", "HOME", "USER", "LOGNAME"
 /// Variables that no child ever gets (WSUP-02): they are this process's own launch authority.
 pub(super) const NEVER: &[&str] = &["SYNAPSE_LAUNCH_NONCE", "SYNAPSE_LAUNCH_NONCE_FILE"];
 
+/// Variables that every child has, unless it is started with others: a local daemon is local. onnxruntime 1.32 writes an
+/// id of the device below HOME and keeps a thread for its telemetry, whatever its API was told, until this one is set.
+pub(super) const QUIET: &[(&str, &str)] = &[("ORT_DISABLE_TELEMETRY", "1")];
+
 impl Command {
     /// A process of `program` without arguments, with closed input, and with its output dropped. A `program` without
     /// a slash is looked up in `PATH`.
@@ -128,10 +132,11 @@ impl Command {
         lookup: impl Fn(&OsStr) -> Option<OsString>,
     ) -> std::collections::BTreeMap<OsString, OsString> {
         let base = BASE_ENVIRONMENT.iter().map(OsStr::new);
-        let mut out: std::collections::BTreeMap<_, _> = base
+        let inherited = base
             .chain(self.inherit.iter().map(OsString::as_os_str))
-            .filter_map(|key| Some((key.to_owned(), lookup(key)?)))
-            .collect();
+            .filter_map(|key| Some((key.to_owned(), lookup(key)?)));
+        let quiet = QUIET.iter().map(|(key, value)| (key.into(), value.into()));
+        let mut out: std::collections::BTreeMap<_, _> = quiet.chain(inherited).collect();
         out.extend(self.env.iter().cloned());
         out.retain(|key, _| !NEVER.iter().any(|never| key == OsStr::new(never)));
         out
@@ -153,5 +158,12 @@ mod tests {
         let names: Vec<_> = environment.keys().filter_map(|key| key.to_str()).collect();
         assert!(names.contains(&"MINE") && names.contains(&"PATH"), "{names:?}");
         assert!(!names.iter().any(|name| name.contains("NONCE")), "{names:?}");
+    }
+
+    #[test]
+    fn every_child_is_told_not_to_report() {
+        let told = |command: Command| command.environment(|_| None).remove(OsStr::new(QUIET[0].0));
+        assert_eq!(told(Command::new("x")), Some("1".into()));
+        assert_eq!(told(Command::new("x").env(QUIET[0].0, "0")), Some("0".into()));
     }
 }

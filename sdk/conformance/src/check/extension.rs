@@ -7,7 +7,7 @@ use synapse_plugin_api::ext::grammar::GrammarTable;
 use synapse_plugin_api::{ExtensionHeader, ExtensionRef, ExtensionTable};
 
 use crate::bench::Bench;
-use crate::catalogue::{Check, Level, Run, Stop, Verdict, fail, skip};
+use crate::catalogue::{Check, Level, Outcome, Run, Stop, Verdict, fail, skip};
 use crate::check::error::odd_ids;
 use crate::subject::Kind;
 
@@ -53,7 +53,9 @@ fn lookups(bench: &Bench, body: impl Fn(&str, &dyn Fn(&str) -> Option<ExtensionH
     });
     match verdict {
         // A bundle may offer one kind only, and the library was looked at.
-        Err(Stop { outcome, .. }) if outcome == crate::catalogue::Outcome::Skip => Ok(()),
+        Err(Stop {
+            outcome: Outcome::Skip, ..
+        }) => Ok(()),
         verdict => verdict,
     }
 }

@@ -249,7 +249,7 @@ fn alone(desk: &Desk) -> Verdict {
                 .fold(0.0f32, |max, value| max.max(value.abs()))
                 .max(f32::MIN_POSITIVE);
             let apart = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0f32, f32::max) / scale;
-            if !(apart <= 2e-2) {
+            if apart.is_nan() || apart > 2e-2 {
                 return fail(format!(
                     "item {at} differs by {apart:.1e} of its largest value alone and in a batch"
                 ));
