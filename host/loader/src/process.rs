@@ -12,5 +12,5 @@ mod command;
 mod spawner;
 
 pub use child::{Child, Finished, WaitError};
-pub use command::{Command, Input, Output};
+pub use command::{Command, Input, Output, quiet_environment};
 pub use spawner::{SpawnError, Spawner, spawner};

@@ -53,6 +53,16 @@ pub(super) const NEVER: &[&str] = &["SYNAPSE_LAUNCH_NONCE", "SYNAPSE_LAUNCH_NONC
 /// id of the device below HOME and keeps a thread for its telemetry, whatever its API was told, until this one is set.
 pub(super) const QUIET: &[(&str, &str)] = &[("ORT_DISABLE_TELEMETRY", "1")];
 
+/// Makes this process as quiet as its children: an engine may run inside it. To be called at the start of `main`; where
+/// another thread runs already, or cannot be ruled out, nothing is set.
+pub fn quiet_environment() {
+    let alone = std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1);
+    for (key, value) in QUIET.iter().filter(|(key, _)| alone && std::env::var_os(key).is_none()) {
+        // SAFETY: this is the process's only thread, so nobody reads the environment meanwhile.
+        unsafe { std::env::set_var(key, value) };
+    }
+}
+
 impl Command {
     /// A process of `program` without arguments, with closed input, and with its output dropped. A `program` without
     /// a slash is looked up in `PATH`.
