@@ -170,8 +170,14 @@ def main() -> None:
         texts[name, version] = manifest(crate) if crate.exists() else {}
     asked: dict = {}
     for text in texts.values():
-        for row in dependencies(text):
-            asked.setdefault(row["package"] or row["name"], set()).update(row["features"])
+        rows = dependencies(text)
+        names = {row["name"]: row["package"] or row["name"] for row in rows}
+        for row in rows:
+            asked.setdefault(names[row["name"]], set()).update(row["features"])
+        # A feature may switch on one of a dependency: `tokio/net = ["windows-sys/Win32_System_Pipes"]`.
+        for word in (word for words in text.get("features", {}).values() for word in words if "/" in word):
+            name, _, feature = word.partition("/")
+            asked.setdefault(names.get(name.rstrip("?"), name), set()).add(feature)
     lines: dict = {}
     for name, version, checksum in found:
         row = line(name, version, checksum, texts[name, version], asked.get(name, set()))

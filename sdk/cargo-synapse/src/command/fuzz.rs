@@ -60,6 +60,16 @@ pub fn run(arguments: &Fuzz, output: &Output) -> Result<ExitCode, Error> {
         let calls = found.batches.iter().flat_map(|batch| &batch.calls);
         calls.for_each(|call| output.line(call));
     }
+    if let Some(batch) = found
+        .batches
+        .iter()
+        .find(|_| found.batches.iter().all(|batch| batch.outcome == Outcome::Skip))
+    {
+        return Err(Error::Project(format!(
+            "{}; name a model in conformance.toml, or with --subject FILE (docs: the conformance kit)",
+            batch.message
+        )));
+    }
     let passed = found.passed();
     let summary = format!(
         "\n{}: {} batches of {} calls, {} failed\ndigest {}",
