@@ -60,13 +60,10 @@ pub fn run(arguments: &Fuzz, output: &Output) -> Result<ExitCode, Error> {
         let calls = found.batches.iter().flat_map(|batch| &batch.calls);
         calls.for_each(|call| output.line(call));
     }
-    if let Some(batch) = found
-        .batches
-        .iter()
-        .find(|_| found.batches.iter().all(|batch| batch.outcome == Outcome::Skip))
-    {
+    let nothing = found.batches.iter().all(|batch| batch.outcome == Outcome::Skip);
+    if let Some(batch) = found.batches.first().filter(|_| nothing) {
         return Err(Error::Project(format!(
-            "{}; name a model in conformance.toml, or with --subject FILE (docs: the conformance kit)",
+            "{}; name a model in conformance.toml, or in a file with --subject",
             batch.message
         )));
     }
