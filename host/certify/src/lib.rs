@@ -28,6 +28,7 @@ mod alias;
 mod corpus;
 mod figures;
 mod gate;
+mod inventory;
 pub mod machine;
 pub mod plan;
 mod references;
@@ -36,6 +37,7 @@ mod verdict;
 
 pub use alias::{KeptVectors, alias_gate};
 pub use corpus::{Corpus, RerankSet};
+pub use inventory::{WorkerObservation, inventory_gate};
 pub use gate::{Bound, Figure, Gate, GateResult, Outcome};
 pub use plan::{Latencies, Observation, PairItem, Plan, PlanError, Repeated, Step, StepId, StepOutput, TextItem, Work};
 pub use references::{BadReferences, ReferenceValues, References};

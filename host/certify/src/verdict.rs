@@ -3,38 +3,11 @@
 //! State: none. Callers: `plan/` makes it, the daemon stores and shows it. Figures are kept, not verdicts alone.
 
 use synapse_core::digest::Sha256Digest;
+pub use synapse_core::route::Level;
 
 use crate::alias::KeptVectors;
 use crate::gate::{Gate, GateResult};
 use crate::subject::Depth;
-
-/// How much a certificate says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Level {
-    /// The lane agrees with itself: shapes, paths, threads, repeats. Nothing independent was there to compare with.
-    Consistent,
-    /// Besides, it agrees with an independent implementation.
-    Reference,
-}
-
-impl Level {
-    /// The name on the wire, in the store and in the config.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Consistent => "consistent",
-            Self::Reference => "reference",
-        }
-    }
-
-    /// The level of a name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Consistent, Self::Reference]
-            .into_iter()
-            .find(|level| level.name() == name)
-    }
-}
 
 /// One tested shape, and how far its rows were from the same texts alone (CERT-02).
 #[derive(Clone, Debug, PartialEq)]

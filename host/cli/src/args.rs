@@ -4,6 +4,8 @@
 //! or the daemon are resolved later (`places`, `session`).
 
 mod alias;
+mod plugin;
+mod probe;
 
 use std::path::PathBuf;
 
@@ -12,13 +14,15 @@ use clap_complete::Shell;
 use synapse_client::{PullSource, Role};
 
 pub use self::alias::{Aliases, Explain};
+pub use self::plugin::{Plugin, PluginCheck, PluginPlace};
+pub use self::probe::{Probe, Setup};
 
 const ABOUT: &str = "A local inference daemon: embeddings, reranking and small texts from engine plugins";
 
 const EXAMPLES: &str = "\
 Examples:
   synapse serve                                    start the daemon
-  synapse models pull all-minilm-l6-v2             fetch the default model
+  synapse setup                                    fetch the default model and probe it here
   synapse embed \"How do I cancel a request?\"       embed one text
   git log --format=%s | synapse embed - --json     embed every line of a pipe, as JSON lines
   synapse embed --file docs.jsonl --out v.npy      embed a file of any size, as a job
@@ -94,8 +98,9 @@ A file of any size, as a job of the daemon:
   synapse embed --file docs.txt --out vectors.jsonl --yes
 
 vectors.npy holds little-endian f32, one row a text in the order of the input;
-vectors.ids.jsonl has the id of each row. A text that has no vector is a row of NaN and a line
-in vectors.failed.jsonl, and the exit code is 3. The output gets its name when it is whole.
+vectors.ids.jsonl has the id of each row. A text that has no vector is a row of NaN (null in JSON
+lines and Parquet) and a line in vectors.failed.jsonl, and the exit code is 3. The output gets its
+name when it is whole. A few of the texts are tried first, to say how long all of them will take.
 
 Ctrl-C ends the command and not the job: the daemon computes on, and the same command goes on
 where it was, as it does after a restart of the daemon; vectors.npy.job.json says with which
@@ -128,6 +133,19 @@ Examples:
     /// List, show and cancel jobs: work that takes longer than one answer
     #[command(subcommand)]
     Jobs(Jobs),
+    /// Bring the default model to this machine, probe it, and say what it can do; may be repeated at any time
+    #[command(after_help = "\
+Examples:
+  synapse setup                                  the default model
+  synapse setup all-minilm-l6-v2@owned --json    one lane, asked nothing, told as JSON
+
+What was done before is not done again: files that are here are not fetched, and a lane that was
+measured on this machine as it is is not probed. On a terminal it asks before it fetches.
+Exit codes: 0 the model can be served, 3 no lane passed, 5 no daemon.")]
+    Setup(Setup),
+    /// Measure what each lane can do on this machine: only a lane that passed may serve
+    #[command(subcommand)]
+    Probe(Probe),
     /// Say which lane would serve a model, and why every other would not
     #[command(after_help = "\
 Examples:
@@ -235,7 +253,7 @@ pub struct EmbedFile {
     /// Read the texts from a file, one per line, and embed them as a job; `-` is stdin, *.jsonl holds JSON lines
     #[arg(long, short, value_name = "FILE", requires = "out", conflicts_with = "texts")]
     pub file: Option<PathBuf>,
-    /// Write the vectors to this file: *.npy (little-endian f32) or *.jsonl
+    /// Write the vectors to this file: *.npy (little-endian f32), *.jsonl, or *.parquet where this build has it
     #[arg(long, short, value_name = "FILE", requires = "file", conflicts_with = "texts")]
     pub out: Option<PathBuf>,
     /// Do not ask before the start, and write over an output that is there
@@ -413,30 +431,6 @@ pub enum Jobs {
     },
 }
 
-/// `synapse plugin`.
-#[derive(Debug, Subcommand)]
-pub enum Plugin {
-    /// List every bundle, accepted or refused, with the reason
-    #[command(visible_alias = "ls")]
-    List,
-    /// Promote a bundle, by its digest, to run inside the daemon from its next start on
-    #[command(after_help = "Examples:\n  synapse plugin trust owned\n  synapse plugin trust owned --revoke")]
-    Trust(Trust),
-}
-
-/// `synapse plugin trust`.
-#[derive(Debug, Args)]
-pub struct Trust {
-    /// The bundle's id
-    pub id: String,
-    /// Take the promotion back
-    #[arg(long)]
-    pub revoke: bool,
-    /// Where things are.
-    #[command(flatten)]
-    pub places: Places,
-}
-
 /// `synapse call`.
 #[derive(Debug, Args)]
 pub struct Call {
@@ -481,111 +475,4 @@ fn parse_source(text: &str) -> Result<PullSource, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-
-    use super::*;
-
-    fn parse(line: &[&str]) -> Result<Arguments, clap::error::ErrorKind> {
-        Arguments::try_parse_from([&["synapse"], line].concat()).map_err(|error| error.kind())
-    }
-
-    #[test]
-    fn the_definition_is_sound() {
-        Arguments::command().debug_assert();
-    }
-
-    #[test]
-    fn every_command_has_help_and_takes_the_global_options() {
-        fn visit(command: &clap::Command, path: &str) {
-            assert!(command.get_about().is_some(), "{path} has no help");
-            for argument in command.get_arguments() {
-                assert!(
-                    argument.get_help().is_some(),
-                    "{path}: {} has no help",
-                    argument.get_id()
-                );
-            }
-            for sub in command.get_subcommands() {
-                visit(sub, &format!("{path} {}", sub.get_name()));
-            }
-        }
-        visit(&Arguments::command(), "synapse");
-        let lines: &[&[&str]] = &[
-            &["serve"],
-            &["embed", "a"],
-            &["embed", "--file", "d.txt", "--out", "v.npy"],
-            &["rerank", "q", "a"],
-            &["generate", "p"],
-            &["tokenize", "a"],
-            &["models", "list"],
-            &["models", "show", "m"],
-            &["models", "pull", "m"],
-            &["models", "rm", "m"],
-            &["models", "load", "m"],
-            &["models", "unload", "m"],
-            &["jobs", "list"],
-            &["jobs", "show", "j"],
-            &["jobs", "cancel", "j"],
-            &["plugin", "list"],
-            &["plugin", "trust", "p"],
-            &["status"],
-            &["call", "health"],
-            &["catalog", "check", "f"],
-            &["config", "show"],
-            &["doctor"],
-            &["completions", "bash"],
-        ];
-        for line in lines {
-            let arguments = parse(&[line, &["--json", "--socket", "/s"][..]].concat()).unwrap();
-            assert!(arguments.global.json, "{line:?}");
-            assert_eq!(arguments.global.socket, Some(PathBuf::from("/s")), "{line:?}");
-        }
-    }
-
-    #[test]
-    fn values_are_checked() {
-        use clap::error::ErrorKind::{
-            ArgumentConflict, InvalidValue, MissingRequiredArgument, UnknownArgument, ValueValidation,
-        };
-        for (line, kind) in [
-            (vec!["embed", "--role", "QUERY", "a"], ValueValidation),
-            (vec!["embed", "--dimensions", "-1", "a"], UnknownArgument),
-            (vec!["embed", "--file", "f"], MissingRequiredArgument),
-            (vec!["embed", "--out", "v.npy"], MissingRequiredArgument),
-            (vec!["embed", "--out", "v.npy", "a"], ArgumentConflict),
-            (vec!["embed", "--yes", "a"], ArgumentConflict),
-            (vec!["embed", "a", "--file", "f", "--out", "v.npy"], ArgumentConflict),
-            (vec!["models", "pull", "m", "--source", "ftp"], ValueValidation),
-            (vec!["status", "--color", "blue"], InvalidValue),
-            (vec!["models", "show"], MissingRequiredArgument),
-            (vec!["serve", "--unknown"], UnknownArgument),
-            (vec!["rerank"], MissingRequiredArgument),
-            (vec!["rerank", "q", "a", "--file", "f"], ArgumentConflict),
-            (vec!["rerank", "q", "--top", "0"], ValueValidation),
-            (vec!["generate"], MissingRequiredArgument),
-            (vec!["generate", "p", "--chat", "--no-chat"], ArgumentConflict),
-            (vec!["generate", "p", "--system", "s", "--no-chat"], ArgumentConflict),
-            (vec!["generate", "p", "--timeout", "0"], ValueValidation),
-            (vec!["generate", "p", "--max-tokens", "many"], ValueValidation),
-        ] {
-            assert_eq!(parse(&line).unwrap_err(), kind, "{line:?}");
-        }
-    }
-
-    #[test]
-    fn plugin_dirs_may_be_repeated_and_a_dash_is_a_text() {
-        let Command::Serve(serve) = parse(&["serve", "--plugin-dir", "a", "--plugin-dir", "b"])
-            .unwrap()
-            .command
-        else {
-            panic!("not serve");
-        };
-        assert_eq!(serve.places.plugin_dirs, [PathBuf::from("a"), PathBuf::from("b")]);
-        let Command::Embed(embed) = parse(&["embed", "-"]).unwrap().command else {
-            panic!("not embed");
-        };
-        assert_eq!(embed.texts, ["-"]);
-        assert_eq!(embed.role, Role::Document);
-    }
-}
+mod tests;

@@ -42,6 +42,9 @@ pub enum CliError {
     /// Something is not as it should be, and the command has already said what.
     #[error("{0}")]
     Found(String),
+    /// Something stands in the way that may go away by itself.
+    #[error("{0}")]
+    NotNow(String),
     /// A file or stream could not be read or written.
     #[error("{what}: {source}")]
     Io {
@@ -68,6 +71,7 @@ impl CliError {
             Self::Client(error) => of_class(error.class()),
             Self::Job(failure) => of_class(failure.class),
             Self::JobCancelled(_) | Self::Found(_) => PERMANENT,
+            Self::NotNow(_) => TRANSIENT,
             Self::Interrupted(_) => INTERRUPTED,
             Self::Io { .. } | Self::Internal(_) => INTERNAL,
         }
@@ -161,6 +165,7 @@ mod tests {
             ),
             (CliError::io("writing", io::ErrorKind::BrokenPipe.into()), 0),
             (CliError::Found(String::new()), PERMANENT),
+            (CliError::NotNow(String::new()), TRANSIENT),
             (CliError::Interrupted(String::new()), 130),
         ];
         for (error, code) in table {

@@ -35,6 +35,12 @@ use crate::args::Arguments;
 use crate::output::Output;
 
 fn main() -> ExitCode {
+    // First of all, while this is the only thread.
+    synapse_daemon::quiet_environment();
+    // `plugin check` starts this program for each check, whose arguments are not ours.
+    if let Some(code) = synapse_conformance::hidden() {
+        return code;
+    }
     // clap answers --help, --version and wrong arguments itself: exit code 0, 0 and 2.
     let arguments = Arguments::parse();
     let mut output = Output::new(&arguments.global);

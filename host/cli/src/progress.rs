@@ -97,7 +97,8 @@ fn step(progress: &JobProgress) -> (String, u64) {
     (progress.phase.clone(), percent / STEP * STEP)
 }
 
-fn percent(progress: &JobProgress) -> Option<u64> {
+/// How much of the phase is done; `None` where its size is not known.
+pub fn percent(progress: &JobProgress) -> Option<u64> {
     let total = progress.total.filter(|total| *total > 0)?;
     u64::try_from(u128::from(progress.done.min(total)) * 100 / u128::from(total)).ok()
 }

@@ -78,9 +78,9 @@ impl Cap {
     /// What a caller can do who has more.
     const fn remedy(self) -> &'static str {
         match self {
-            Self::Items | Self::Tokens | Self::TextBytes => "send less at a time",
-            Self::Candidates | Self::PairTokens => {
-                "send less at a time; larger reranks will be jobs, which this version does not make of them yet"
+            Self::TextBytes => "send less at a time",
+            Self::Items | Self::Tokens | Self::Candidates | Self::PairTokens => {
+                "send less at a time, or name a request_key and it becomes a job"
             }
         }
     }
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(caps.check_tokens(32_769), over(Cap::PairTokens, 32_768, 32_769));
         let message = caps.check_text(65, 0).expect_err("over the cap").to_string();
         assert!(
-            message.starts_with("rerank.max_candidates: ") && message.contains("jobs"),
+            message.starts_with("rerank.max_candidates: ") && message.contains("request_key"),
             "{message}"
         );
     }

@@ -22,6 +22,7 @@ pub mod offline;
 pub mod paths;
 pub mod pickup;
 pub mod plugins;
+pub mod probe;
 pub mod rpc;
 pub mod schedule;
 mod serve;
@@ -32,5 +33,7 @@ pub mod store;
 pub mod task;
 pub mod text;
 pub mod worker;
+
+pub use synapse_loader::process::quiet_environment;
 
 pub use serve::{ServeOptions, StartError, Stop, serve, serve_until};

@@ -95,6 +95,14 @@ pub fn untrust(file: &Path, id: &str) -> Result<bool, String> {
     synapse_loader::trust::untrust(file, id).map_err(|error| error.to_string())
 }
 
+/// Switches a bundle off, or on again; whether that changed anything.
+///
+/// # Errors
+/// In words, what is wrong with the file.
+pub fn set_disabled(file: &Path, id: &str, off: bool) -> Result<bool, String> {
+    synapse_loader::trust::set_disabled(file, id, off).map_err(|error| error.to_string())
+}
+
 fn scratch_folder() -> PathBuf {
     std::env::temp_dir().join(format!("synapse-look-{}", uuid::Uuid::new_v4()))
 }

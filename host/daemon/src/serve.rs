@@ -84,6 +84,13 @@ pub enum StartError {
 }
 
 impl StartError {
+    /// Whether the same start may succeed later, without anybody changing a file: there is room again, or another
+    /// process has given a lock back.
+    #[must_use]
+    pub const fn may_pass(&self) -> bool {
+        matches!(self, Self::State(OpenError::Store(error)) if error.may_pass())
+    }
+
     /// A stable word for the log (CONF-14).
     #[must_use]
     pub const fn event(&self) -> &'static str {
@@ -204,6 +211,7 @@ async fn run(
             worker_binary: options.worker_binary.unwrap_or_else(worker_beside_this_program),
             models: model_store(environment, &config.pull, &data),
             socket: socket.clone(),
+            order: order_of_calls(environment),
             config,
             data,
         },
@@ -211,7 +219,6 @@ async fn run(
     )?;
     let listener = Listener::bind(&socket, chosen)?;
     let shared = Arc::new(Shared {
-            order: order_of_calls(environment),
         dispatch: Arc::new(Operations::new(Arc::clone(&daemon))),
         generation: daemon.generation,
         limits: daemon.config.connection.clone(),
@@ -274,12 +281,15 @@ async fn stop(daemon: &Arc<Daemon>, shared: &Shared<Operations>, asked: &mut imp
 
 /// Starts the load of every model that the configuration names (CONF-06).
 fn preload(daemon: &Arc<Daemon>) {
-    for model in &daemon.config.preload_models {
-        match crate::service::model_load::start(daemon, model) {
-            Ok(job) => tracing::info!(target: "synapse", model, job_id = %job, "preloading"),
-            Err(error) => tracing::warn!(target: "synapse", model, "not preloaded: {error}"),
+    let preloading = Arc::clone(daemon);
+    drop(daemon.tasks.spawn("preload", async move {
+        for model in &preloading.config.preload_models {
+            match crate::service::model_load::start(&preloading, model).await {
+                Ok(job) => tracing::info!(target: "synapse", model, job_id = %job, "preloading"),
+                Err(error) => tracing::warn!(target: "synapse", model, "not preloaded: {error}"),
+            }
         }
-    }
+    }));
 }
 
 /// Starts the activity sample of `synapse.perf`; with an interval of 0 there is none (LOG-05).
@@ -341,13 +351,6 @@ fn model_store(environment: &Environment, pull: &PullConfig, data: &DataDir) -> 
     }
 }
 
-/// `synapse-worker` beside the running program, or by its name alone.
-fn worker_beside_this_program() -> PathBuf {
-    let name = format!("synapse-worker{}", std::env::consts::EXE_SUFFIX);
-    std::env::current_exe().map_or_else(|_| PathBuf::from(&name), |program| program.with_file_name(&name))
-}
-
-/// The signals that end the daemon.
 /// The order of calls. `SYNAPSE_BENCH_QUEUE=fifo` makes one plain queue of all of them: the other side of the figures in
 /// docs/bench/scheduling.md, and of no use to anybody who is served.
 fn order_of_calls(environment: &Environment) -> Order {
@@ -361,6 +364,13 @@ fn order_of_calls(environment: &Environment) -> Order {
     Order::Arrival
 }
 
+/// `synapse-worker` beside the running program, or by its name alone.
+fn worker_beside_this_program() -> PathBuf {
+    let name = format!("synapse-worker{}", std::env::consts::EXE_SUFFIX);
+    std::env::current_exe().map_or_else(|_| PathBuf::from(&name), |program| program.with_file_name(&name))
+}
+
+/// The signals that end the daemon.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,

@@ -17,13 +17,14 @@ use tokio::sync::Semaphore;
 use crate::config::Config;
 use crate::job::Jobs;
 use crate::job::kept as batch_jobs;
-use crate::lane::certification::Certificates;
+use crate::lane::certification::{Certificates, declared_drivers};
 use crate::lane::equivalence::{self, Aliases};
 use crate::lane::{Lane, Lanes, residency, select};
 use crate::models::{Installed, ModelStore, ModelStoreConfig, ModelsError};
 use crate::paths::DataDir;
 use crate::pickup;
 use crate::plugins::PluginRegistry;
+use crate::probe::Probes;
 use crate::rpc::error::ServiceError;
 use crate::schedule::Compute;
 use crate::store::{Store, StoreError};
@@ -61,9 +62,9 @@ pub struct OpenOptions {
     pub models: ModelStoreConfig,
     /// The socket that is served.
     pub socket: PathBuf,
-}
     /// The order of calls; anything but the default is for benchmarks.
     pub order: Order,
+}
 
 /// The running daemon.
 #[derive(Debug)]
@@ -94,6 +95,8 @@ pub struct Daemon {
     pub aliases: Aliases,
     /// Slow work that clients poll.
     pub jobs: Jobs,
+    /// What the probes of this run have come to.
+    pub probes: Probes,
     /// The only spawner of tasks and threads.
     pub tasks: Tasks,
     /// One permit for each text that may be tokenized at once: tokenization cannot be interrupted, so it is bounded.
@@ -102,6 +105,8 @@ pub struct Daemon {
     pub compute: Compute,
     /// Threads that one engine call may use.
     pub threads_per_call: u32,
+    /// Threads that a call of this daemon may have at most, whatever the knob.
+    pub most_threads: u32,
     /// The catalog without the records of bundles.
     own_catalog: Catalog,
     catalog: RwLock<Arc<Catalog>>,
@@ -123,10 +128,10 @@ impl Daemon {
             worker_binary,
             models,
             socket,
+            order,
         } = options;
         let started_at = SystemTime::now();
         let store = Store::open(&data.store(), tasks, started_at)?;
-            order,
         batch_jobs::end_interrupted(&store)?;
         let workers = WorkerSettings::new(&config, worker_binary.clone(), &data);
         let workers = Workers::new(workers, tasks.clone(), store.clone());
@@ -140,8 +145,9 @@ impl Daemon {
         };
         let loader = Loader::new(loader, Arc::new(store.scans()))?;
         let machine = MachineFacts::read(Path::new("/"));
-        let certificates = Certificates::open(&store, machine.clone(), config.knob.as_str())?;
-        let aliases = Aliases::open(&store, &machine)?;
+        let drivers = declared_drivers(&config.probe.drivers);
+        let aliases = Aliases::open(&store, &machine, &drivers)?;
+        let certificates = Certificates::open(&store, machine, drivers, config.knob.as_str())?;
         let models = ModelStore::open(models)?;
         let installed = models.list()?;
         let (catalog, refused) = Catalog::builtin().with_dir(&data.catalog());
@@ -157,7 +163,7 @@ impl Daemon {
             generation: store.generation(),
             started: Instant::now(),
             started_at,
-            jobs: Jobs::new(tasks.clone(), store.generation(), &config.jobs),
+            jobs: Jobs::new(tasks.clone(), store.clone(), &config.jobs),
             plugins: PluginRegistry::new(
                 loader,
                 store.clone(),
@@ -169,15 +175,17 @@ impl Daemon {
             lanes: Lanes::new(),
             certificates,
             aliases,
+            probes: Probes::default(),
             tasks: tasks.clone(),
             tokenizing: Arc::new(Semaphore::new(cores)),
             compute: Compute::new(Policy {
+                order,
                 permits: threads,
                 first_quantum: u64::try_from(config.schedule.bulk_quantum_tokens).unwrap_or(u64::MAX),
                 ..Policy::default()
-                order,
             }),
             threads_per_call: threads,
+            most_threads: u32::try_from(cores).unwrap_or(u32::MAX).max(threads),
             catalog: RwLock::new(Arc::new(catalog.clone())),
             own_catalog: catalog,
             installed: RwLock::new(installed.into()),

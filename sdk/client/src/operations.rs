@@ -4,14 +4,15 @@
 //! decode the vectors, and those with several texts check that the reply has the request's shape.
 
 use synapse_wire::client::{
-    BatchItem, EmbedBatch, EmbedBatchParams, EmbedBatchResult, EmbedQuery, EmbedQueryParams, EmbedReply, Health,
-    HealthParams, HealthResult, JobAccepted, JobCancel, JobList, JobListParams, JobListResult, JobParams, JobStatus,
-    JobView, MicrollmOneshot, MicrollmOneshotParams, MicrollmOneshotResult, ModelLoad, ModelParams, ModelStatus,
-    ModelStatusResult, ModelUnload, ModelUnloadResult, ModelsList, ModelsListParams, ModelsListResult, ModelsPull,
-    ModelsPullParams, ModelsRemove, ModelsRemoveResult, PluginsList, PluginsListParams, PluginsListResult,
-    PluginsRescan, PluginsRescanParams, PluginsRescanResult, RerankReply, RerankScore, RerankScoreParams,
-    RerankScoreResult, ServerInfo, ServerInfoParams, ServerInfoResult, Stamp, Stamped, TextTokenize, TokenizeParams,
-    TokenizeResult,
+    AdmissionStatus, AdmissionStatusParams, AdmissionStatusResult, BatchItem, EmbedBatch, EmbedBatchParams,
+    EmbedBatchResult, EmbedQuery, EmbedQueryParams, EmbedReply, Health, HealthParams, HealthResult, JobAccepted,
+    JobCancel, JobList, JobListParams, JobListResult, JobParams, JobStatus, JobView, MicrollmOneshot,
+    MicrollmOneshotParams, MicrollmOneshotResult, ModelLoad, ModelParams, ModelStatus, ModelStatusResult, ModelUnload,
+    ModelUnloadResult, ModelsList, ModelsListParams, ModelsListResult, ModelsPull, ModelsPullParams, ModelsRemove,
+    ModelsRemoveResult, PluginsList, PluginsListParams, PluginsListResult, PluginsRescan, PluginsRescanParams,
+    PluginsRescanResult, ProbeReport, ProbeReportParams, ProbeReportResult, ProbeStart, ProbeStartParams, ProbeStatus,
+    ProbeStatusParams, ProbeStatusResult, RerankReply, RerankScore, RerankScoreParams, RerankScoreResult, ServerInfo,
+    ServerInfoParams, ServerInfoResult, Stamp, Stamped, TextTokenize, TokenizeParams, TokenizeResult,
 };
 
 use crate::batch_job::decode_vectors;
@@ -112,6 +113,14 @@ impl Client {
     /// As [`Client::call`].
     pub async fn health(&self) -> Result<Stamped<HealthResult>, ClientError> {
         self.call::<Health>(&HealthParams {}).await
+    }
+
+    /// `admission.status`: how busy each lane is.
+    ///
+    /// # Errors
+    /// As [`Client::call`].
+    pub async fn admission_status(&self) -> Result<Stamped<AdmissionStatusResult>, ClientError> {
+        self.call::<AdmissionStatus>(&AdmissionStatusParams {}).await
     }
 
     /// `embed.query`: one text, on the interactive lane.
@@ -271,6 +280,30 @@ impl Client {
     /// As [`Client::call`].
     pub async fn job_list(&self) -> Result<Stamped<JobListResult>, ClientError> {
         self.call::<JobList>(&JobListParams {}).await
+    }
+
+    /// `probe.start`: starts a job that measures lanes on the daemon's machine.
+    ///
+    /// # Errors
+    /// As [`Client::call`].
+    pub async fn probe_start(&self, params: &ProbeStartParams) -> Result<Stamped<JobAccepted>, ClientError> {
+        self.call::<ProbeStart>(params).await
+    }
+
+    /// `probe.status`: a probe's job with its lanes.
+    ///
+    /// # Errors
+    /// As [`Client::call`].
+    pub async fn probe_status(&self, params: &ProbeStatusParams) -> Result<Stamped<ProbeStatusResult>, ClientError> {
+        self.call::<ProbeStatus>(params).await
+    }
+
+    /// `probe.report`: everything that was measured on the daemon's machine.
+    ///
+    /// # Errors
+    /// As [`Client::call`].
+    pub async fn probe_report(&self, params: &ProbeReportParams) -> Result<Stamped<ProbeReportResult>, ClientError> {
+        self.call::<ProbeReport>(params).await
     }
 
     /// `plugins.list`: every plugin bundle found, accepted or refused.

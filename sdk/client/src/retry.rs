@@ -97,6 +97,9 @@ fn only_reads(method: &str) -> bool {
             | Method::JobPages
             | Method::JobStatus
             | Method::JobList
+            | Method::ProbeStatus
+            | Method::ProbeReport
+            | Method::AdmissionStatus
             | Method::PluginsList
             | Method::PluginsRescan,
         ) => true,
@@ -109,6 +112,7 @@ fn only_reads(method: &str) -> bool {
             | Method::JobCreate
             | Method::AliasesDeclare
             | Method::AliasesRetract
+            | Method::ProbeStart
             | Method::JobCancel,
         )
         | Err(_) => false,

@@ -90,6 +90,26 @@ impl MachineProfile {
         domain_hash(DOMAIN, &self.form()).expect("a machine profile holds strings under ASCII keys")
     }
 
+    /// The inputs by name, for people.
+    #[must_use]
+    pub fn facts(&self) -> Vec<(&'static str, String)> {
+        let drivers: Vec<String> = self
+            .drivers
+            .iter()
+            .map(|(name, version)| format!("{name} {version}"))
+            .collect();
+        let mut facts = vec![
+            ("os_build", self.os_build.clone()),
+            ("drivers", drivers.join(", ")),
+            ("gpus", self.gpus.join(", ")),
+            ("cpu_features", self.cpu_features.join(" ")),
+            ("ram_class", self.ram_class.clone()),
+            ("engine_build", self.engine_build.clone()),
+        ];
+        facts.extend(self.ane_subtype.iter().map(|subtype| ("ane_subtype", subtype.clone())));
+        facts
+    }
+
     /// The canonical form. An absent `ane_subtype` is left out, so that machines without one keep their hash (CERT-07).
     fn form(&self) -> Value {
         let list = |texts: &[String]| Value::Array(texts.iter().map(Value::text).collect());

@@ -16,8 +16,10 @@ mod generate;
 mod jobs;
 mod models;
 mod plugin;
+mod probe;
 mod rerank;
 mod serve;
+mod setup;
 mod status;
 mod tokenize;
 
@@ -38,6 +40,8 @@ pub fn run(arguments: Arguments, output: &mut Output) -> Result<(), CliError> {
         Command::Tokenize(tokenize) => client_side(tokenize::run(&global, tokenize, output)),
         Command::Models(models) => client_side(models::run(&global, models, output)),
         Command::Jobs(jobs) => client_side(jobs::run(&global, jobs, output)),
+        Command::Setup(setup) => client_side(setup::run(&global, setup, output)),
+        Command::Probe(probe) => client_side(probe::run(&global, probe, output)),
         Command::Explain(explain) => client_side(explain::run(&global, explain, output)),
         Command::Aliases(aliases) => client_side(aliases::run(&global, aliases, output)),
         Command::Plugin(plugin) => client_side(plugin::run(&global, plugin, output)),

@@ -44,10 +44,11 @@ fn check_folders(named: &[PathBuf]) -> Result<(), CliError> {
     }
 }
 
-/// A wrong configuration or place is wrong usage; anything else is found on this machine.
+/// A wrong configuration or place is wrong usage; anything else is found on this machine, and some of it may pass.
 fn refused(error: &StartError) -> CliError {
     match error {
         StartError::Config(_) | StartError::Place(_) => CliError::Usage(error.to_string()),
+        other if other.may_pass() => CliError::NotNow(other.to_string()),
         other => CliError::Found(other.to_string()),
     }
 }

@@ -1,21 +1,24 @@
 //! `synapse status`: the daemon's own account of itself.
 //!
-//! No state. Shows `server.info` and `health` together.
+//! No state. Shows `server.info`, `health` and `admission.status` together.
 
 use serde::Serialize;
-use synapse_client::wire::{HealthResult, HealthStatus, ModelState, PluginCounts, ServerInfoResult};
+use synapse_client::wire::{
+    AdmissionStatusResult, HealthResult, HealthStatus, LaneAdmission, ModelState, PluginCounts, ServerInfoResult,
+};
 
 use crate::args::Global;
 use crate::error::CliError;
 use crate::output::Output;
 use crate::session::{self, Patience};
-use crate::style::{Style, Tone, clean, duration};
+use crate::style::{Style, Tone, bytes, clean, duration};
 use crate::table::{Cell, Table};
 
 #[derive(Serialize)]
 struct Status {
     server: ServerInfoResult,
     health: HealthResult,
+    admission: AdmissionStatusResult,
     module_generation: u64,
 }
 
@@ -27,6 +30,7 @@ pub async fn run(global: &Global, output: &mut Output) -> Result<(), CliError> {
         module_generation: server.stamp.module_generation,
         server: server.result,
         health: client.health().await?.result,
+        admission: client.admission_status().await?.result,
     };
     output.value(&status, render)
 }
@@ -100,6 +104,14 @@ fn render(status: &Status, style: Style) -> String {
         text.push('\n');
         text.push_str(&lanes.render(style));
     }
+    if !status.admission.lanes.is_empty() {
+        let mut lanes = Table::new(&["LANE", "ON TIME", "START", "QUANTUM", "SPEED", "BYTES"]);
+        for lane in &status.admission.lanes {
+            lanes.row(load_cells(lane));
+        }
+        text.push('\n');
+        text.push_str(&lanes.render(style));
+    }
     if !health.workers.is_empty() {
         let mut workers = Table::new(&["WORKER", "STATE"]);
         for worker in &health.workers {
@@ -114,6 +126,26 @@ fn render(status: &Status, style: Style) -> String {
         text.push_str(&workers.render(style));
     }
     text
+}
+
+/// How a loaded lane does: whether calls start in time, the median wait of queries, a quantum of bulk work, the speed, and
+/// the bytes of its budget. A dash stands for what was not measured.
+fn load_cells(lane: &LaneAdmission) -> Vec<Cell> {
+    let on_time = if lane.meeting_deadlines {
+        Cell::new(Tone::Good, "yes")
+    } else {
+        Cell::new(Tone::Bad, "no")
+    };
+    let or_dash = |words: Option<String>| words.unwrap_or_else(|| "-".to_owned());
+    let millis = |micros: u64| format!("{}.{} ms", micros / 1_000, micros % 1_000 / 100);
+    vec![
+        (&lane.lane).into(),
+        on_time,
+        or_dash(lane.start_delay_p50_us.map(millis)).into(),
+        or_dash(lane.quantum_us.map(|times| millis(times.p50))).into(),
+        or_dash(lane.bulk_tokens_per_s.map(|speed| format!("{speed} tokens/s"))).into(),
+        format!("{} of {}", bytes(lane.bytes), bytes(lane.byte_budget)).into(),
+    ]
 }
 
 /// The bundles that are ready, and of the others only what there is.
@@ -136,7 +168,7 @@ fn counted(plugins: PluginCounts) -> String {
 
 #[cfg(test)]
 mod tests {
-    use synapse_client::wire::{JobCounts, LaneHealth, Limits, ModelHealth};
+    use synapse_client::wire::{JobCounts, LaneHealth, Limits, ModelHealth, PermitStatus, QueueStatus};
 
     use super::*;
 
@@ -181,6 +213,24 @@ mod tests {
                 store_ok: true,
                 workers: Vec::new(),
             },
+            admission: AdmissionStatusResult {
+                lanes: vec![LaneAdmission {
+                    lane: "o@owned:f32".to_owned(),
+                    interactive: QueueStatus::default(),
+                    bulk: QueueStatus::default(),
+                    control: QueueStatus::default(),
+                    bytes: 1_536,
+                    byte_budget: 1 << 20,
+                    meeting_deadlines: false,
+                    start_delay_p50_us: Some(1_250),
+                    quantum_tokens: 2_000,
+                    quantum_us: None,
+                    bulk_tokens_per_s: Some(10_000),
+                    certification_stale: None,
+                    performance_stale: None,
+                }],
+                permits: PermitStatus::default(),
+            },
         };
         assert_eq!(
             render(&status, Style::plain()),
@@ -201,6 +251,9 @@ m      loading
 
 LANE         STATE    QUERIES  BULK  RUNNING
 m@owned:f32  loading  3        0     1
+
+LANE         ON TIME  START   QUANTUM  SPEED           BYTES
+o@owned:f32  no       1.2 ms  -        10000 tokens/s  1.5 KiB of 1.0 MiB
 "
         );
     }

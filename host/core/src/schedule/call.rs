@@ -281,6 +281,19 @@ pub struct LaneStatus {
     pub quantum_units: u64,
     /// Units of work (tokens) a second in bulk calls, where it was measured.
     pub units_per_second: Option<u64>,
+    /// How long the last bulk quanta took, where there were any.
+    pub quantum_times: Option<QuantumTimes>,
+}
+
+/// How long the last bulk quanta of a lane took in the engine, time held at checkpoints excluded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuantumTimes {
+    /// The median, in nanoseconds: the lower one of two.
+    pub p50_nanos: u64,
+    /// 95 percent took no longer, in nanoseconds.
+    pub p95_nanos: u64,
+    /// How many they are, at most 128.
+    pub count: usize,
 }
 
 /// The pool of compute permits at one moment.

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use super::budget::Budget;
 use super::call::{Class, LaneLimits, LaneLoad, LaneStatus, Policy, Ticket};
 use super::speed::{QuantumSize, Speed};
-use super::starts::Starts;
+use super::starts::{Quanta, Starts};
 use super::tick::Tick;
 use crate::engine::Preempt;
 
@@ -27,6 +27,7 @@ pub(super) struct Lane {
     pub(super) closed: bool,
     pub(super) quantum: QuantumSize,
     pub(super) starts: Starts,
+    quanta: Quanta,
     runs: [usize; 3],
     held: usize,
     /// Nanoseconds for which interactive work may still withhold the lane from bulk work.
@@ -67,6 +68,7 @@ impl Lane {
             closed: false,
             quantum: QuantumSize::new(policy.first_quantum, policy.quantum_nanos),
             starts: Starts::default(),
+            quanta: Quanta::default(),
             runs: [0; 3],
             held: 0,
             credit: policy.patience(),
@@ -161,6 +163,9 @@ impl Lane {
     pub(super) fn measured(&mut self, class: Class, units: u64, nanos: u64) {
         self.speeds[index(class)].measured(units, nanos);
         if class == Class::Bulk {
+            if units > 0 {
+                self.quanta.measured(nanos);
+            }
             self.quantum.follow(self.speeds[index(class)]);
         }
     }
@@ -179,6 +184,7 @@ impl Lane {
             start_delay_nanos: self.starts.median(now),
             quantum_units: self.quantum.units(),
             units_per_second: self.speeds[index(Class::Bulk)].units_in(1_000_000_000),
+            quantum_times: self.quanta.times(),
         }
     }
 

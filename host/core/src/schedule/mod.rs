@@ -38,7 +38,7 @@ mod tick;
 pub use self::budget::{Budget, Reservation};
 pub use self::call::{
     AtCheckpoint, Call, Class, FlowId, LaneId, LaneLimits, LaneLoad, LaneStatus, NotAdmitted, Order, PermitsLoad,
-    Policy, Refusal, Step, Ticket, Withdrawn, Worked,
+    Policy, QuantumTimes, Refusal, Step, Ticket, Withdrawn, Worked,
 };
 pub use self::packing::{Packing, QuantumBounds, cut};
 pub use self::scheduler::Scheduler;

@@ -1,10 +1,12 @@
-//! How punctual a lane was of late: how long its interactive calls waited for their start, and which calls came too late.
+//! How a lane did of late: how long its interactive calls waited for their start, which calls came too late, how long its
+//! quanta took.
 //!
-//! State: the last starts and the last miss of one lane. Caller: the lane. Time is an argument. Not known here: why a call
+//! State: the last starts, the last miss and the last quanta of one lane. Caller: the lane. Time is an argument. Not known here: why a call
 //! waited.
 
 use std::collections::VecDeque;
 
+use super::call::QuantumTimes;
 use super::tick::Tick;
 
 /// What is older than this says nothing about now.
@@ -48,6 +50,36 @@ impl Starts {
     }
 }
 
+/// The most quanta that are remembered.
+const MOST_QUANTA: usize = 128;
+
+/// How long the last bulk quanta of a lane took in the engine.
+#[derive(Debug, Default)]
+pub(super) struct Quanta {
+    nanos: VecDeque<u64>,
+}
+
+impl Quanta {
+    pub(super) fn measured(&mut self, nanos: u64) {
+        if self.nanos.len() == MOST_QUANTA {
+            self.nanos.pop_front();
+        }
+        self.nanos.push_back(nanos);
+    }
+
+    /// What they have in common, where there were any.
+    pub(super) fn times(&self) -> Option<QuantumTimes> {
+        let mut nanos: Vec<u64> = self.nanos.iter().copied().collect();
+        nanos.sort_unstable();
+        let last = nanos.len().checked_sub(1)?;
+        Some(QuantumTimes {
+            p50_nanos: nanos[last / 2],
+            p95_nanos: nanos[(last * 95).div_ceil(100)],
+            count: nanos.len(),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,5 +104,20 @@ mod tests {
             starts.started(Tick(70 * SECOND), waited);
         }
         assert_eq!(starts.median(Tick(70 * SECOND)), Some(967), "of the last 64");
+    }
+
+    #[test]
+    fn the_times_of_quanta_are_of_the_last_ones() {
+        let mut quanta = Quanta::default();
+        assert_eq!(quanta.times(), None);
+        for nanos in 0..1_000 {
+            quanta.measured(nanos);
+        }
+        let times = QuantumTimes {
+            p50_nanos: 935,
+            p95_nanos: 993,
+            count: 128,
+        };
+        assert_eq!(quanta.times(), Some(times));
     }
 }

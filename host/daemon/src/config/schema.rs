@@ -171,7 +171,7 @@ settings! {
     jobs: JobsConfig {
         /// Jobs that are queued or running at once.
         max_live: usize = 64, Machine, 1..=4096;
-        /// Jobs that run at once; the others wait in order.
+        /// Pulls, and loads, that run at once; the others wait in order. Jobs over texts share their lane instead.
         max_running: usize = 4, Machine, 1..=64;
         /// Finished jobs that are remembered; the oldest are forgotten first.
         max_finished: usize = 1_000, Machine, 1..=100000;
@@ -211,6 +211,9 @@ settings! {
         min_certificate: Level = Level::Reference, Machine;
         /// The same for models whose records come from the operator or with a bundle.
         min_certificate_own: Level = Level::Consistent, Machine;
+        /// Drivers and backends that the daemon cannot see itself, each as `NAME=VERSION`. They are part of the machine
+        /// profile, so that another version asks for another probe (CERT-04).
+        drivers: Vec<String> = Vec::new(), Machine;
     }
 
     /// Which loaded models stay in memory.

@@ -5,14 +5,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use synapse_wire::client::ErrorCode;
+use synapse_wire::client::{ErrorCode, JobKind};
 
 use super::now_ms;
 use crate::rpc::error::ServiceError;
 use crate::state::Daemon;
 use crate::store::{Store, StoreError};
 
-/// The time between two looks for jobs that are too old.
+/// The longest time between two looks for jobs that are too old.
 const EVERY: Duration = Duration::from_secs(300);
 
 /// Ends the jobs that an earlier run of the daemon left queued or running. Blocks.
@@ -20,10 +20,17 @@ const EVERY: Duration = Duration::from_secs(300);
 /// # Errors
 /// [`StoreError`]; they are then as they were.
 pub fn end_interrupted(store: &Store) -> Result<(), StoreError> {
-    let message = "the daemon was started anew while the job was queued or running; what it had done is kept, and \
-                   `job.seal` or the same request_key goes on with the rest";
-    let error = ServiceError::new(ErrorCode::ModuleRestarted, message);
-    let ended = store.end_interrupted_jobs(error.failure().to_text(), now_ms())?;
+    let error = |kind: &str| {
+        let message = if JobKind::from_name(kind).has_texts() {
+            "the daemon was started anew while the job was queued or running; what it had done is kept, and `job.seal` \
+             or the same request_key goes on with the rest"
+        } else {
+            "the daemon was started anew while the job was queued or running; send the request again"
+        };
+        let error = ServiceError::new(ErrorCode::ModuleRestarted, message);
+        error.failure().to_text()
+    };
+    let ended = store.end_interrupted_jobs(error, now_ms())?;
     if ended > 0 {
         tracing::warn!(target: "synapse", jobs = ended, "jobs that the last run left behind have failed for now");
     }
@@ -34,13 +41,18 @@ pub fn end_interrupted(store: &Store) -> Result<(), StoreError> {
 pub fn watch(daemon: &Arc<Daemon>) {
     let weak = Arc::downgrade(daemon);
     let stop = daemon.tasks.stopping().clone();
+    let jobs = &daemon.config.jobs;
+    let shortest = Duration::from_secs(jobs.ttl_secs.min(jobs.open_ttl_secs));
+    let every = EVERY.min(shortest / 4);
     drop(daemon.tasks.spawn("jobs-expire", async move {
         loop {
             let Some(daemon) = weak.upgrade() else { return };
             let (store, jobs) = (daemon.store.clone(), daemon.config.jobs.clone());
             let forget = move || {
                 let before = |seconds: u64| now_ms().saturating_sub(seconds.saturating_mul(1_000));
-                store.expire_jobs(before(jobs.ttl_secs), before(jobs.open_ttl_secs))
+                let most = u64::try_from(jobs.max_finished).unwrap_or(u64::MAX);
+                let old = store.expire_jobs(before(jobs.ttl_secs), before(jobs.open_ttl_secs))?;
+                Ok::<_, StoreError>(old + store.forget_work(most)?)
             };
             match daemon.tasks.blocking("jobs-expire", forget).await {
                 Ok(Ok(0)) | Err(_) => {}
@@ -50,7 +62,7 @@ pub fn watch(daemon: &Arc<Daemon>) {
             drop(daemon);
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(EVERY) => {}
+                () = tokio::time::sleep(every) => {}
             }
         }
     }));

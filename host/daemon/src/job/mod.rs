@@ -1,17 +1,20 @@
-//! Slow work that clients poll: pulls, loads, batches (API-02).
+//! Slow work that clients poll: pulls, loads, probes, batches (API-02).
 //!
-//! State: the registry of jobs, in memory; it is empty after a restart, and batches are then in the store alone. Callers: operations start jobs and show their
-//! states; `serve` closes the registry at the end. Not known here: what a job does. `synapse_core::job` decides which
-//! state follows which.
+//! State: the registry of jobs, in memory; it is empty after a restart, and jobs are then in the store alone. Callers:
+//! operations start jobs and show their states; `serve` closes the registry at the end. Not known here: what a job does.
+//! `synapse_core::job` decides which state follows which.
 
 pub mod kept;
+mod record;
 mod registry;
+mod table;
 
 use std::fmt;
 
+pub use record::owner;
 pub use registry::Jobs;
-pub(crate) use registry::{now_ms, state_on_the_wire};
-pub use synapse_wire::client::{JobKind, JobResult};
+pub use synapse_wire::client::{JobKind, JobResult, JobWait};
+pub(crate) use table::{now_ms, state_on_the_wire};
 use tokio_util::sync::CancellationToken;
 
 /// A job's public name. It never repeats: it holds the daemon's start number.
@@ -22,6 +25,12 @@ impl JobId {
     /// Names the `sequence`-th job of start number `generation`.
     fn new(generation: u64, sequence: u64) -> Self {
         Self(format!("job-{generation:x}-{sequence}"))
+    }
+
+    /// A name of its own for a test.
+    #[cfg(test)]
+    pub fn for_tests(number: u64) -> Self {
+        Self::new(0, number)
     }
 
     /// The name as written on the wire.
@@ -41,6 +50,9 @@ impl fmt::Display for JobId {
 #[derive(Clone, Debug)]
 pub struct JobHandle {
     id: JobId,
+    kind: JobKind,
+    model: String,
+    created_ms: u64,
     cancel: CancellationToken,
     jobs: Jobs,
 }
@@ -56,6 +68,16 @@ impl JobHandle {
     #[must_use]
     pub fn cancel(&self) -> &CancellationToken {
         &self.cancel
+    }
+
+    /// Notes why the job does no work now; `None` once it works again. Any thread.
+    pub fn waits_for(&self, why: Option<JobWait>) {
+        self.jobs.waits(&self.id, why);
+    }
+
+    /// Notes about how many milliseconds the rest takes. Any thread.
+    pub fn expects(&self, milliseconds: Option<u64>) {
+        self.jobs.expects(&self.id, milliseconds);
     }
 
     /// Reports completed work: `done` of `total` `unit`s (`bytes`, `files`, `items`) of the named phase. Any thread.

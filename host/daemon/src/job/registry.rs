@@ -1,23 +1,27 @@
 //! The registry of jobs: who runs, who waits, who has ended and how.
 //!
 //! State: one entry per job that is queued, running, or remembered. Callers: `job/mod.rs`. Not known here: the work.
-//! Bounds: so many live jobs, so many that run at once, so many finished ones for so long (config `jobs`).
+//! Bounds: so many live jobs, so many pulls and loads that run at once, so many finished ones for so long (config `jobs`).
+//! Jobs over texts wait for no turn: their lane shares itself out between them, a quantum at a time.
+//!
+//! Work without texts is kept here (`record.rs`): its row is on the disk before it is accepted, and so is its end before it
+//! is shown (JOB-01). Jobs over texts keep themselves.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use synapse_core::job::{JobEvent, JobState};
 use synapse_wire::client as wire;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::table::{Entry, Kept, NewEntry, Table, now_ms};
 use super::{JobHandle, JobId, JobKind, JobResult};
 use crate::config::JobsConfig;
 use crate::rpc::error::ServiceError;
+use crate::store::Store;
 use crate::task::{Tasks, observed};
 
 /// The registry. Cheap to clone; every clone is the same registry.
@@ -37,142 +41,73 @@ impl fmt::Debug for Jobs {
 struct Inner {
     tasks: Tasks,
     limits: JobsConfig,
-    generation: u64,
-    /// One permit per job that may run at once.
-    turns: Arc<Semaphore>,
-    /// The same for batches, which wait for loads: had they the same turns, they could keep each other waiting.
-    batch_turns: Arc<Semaphore>,
+    store: Store,
+    turns: Turns,
     table: Mutex<Table>,
     /// The number of live jobs, for those who wait for the end.
     live: watch::Sender<usize>,
 }
 
-#[derive(Default)]
-struct Table {
-    /// By sequence number, so the order is the order of acceptance.
-    entries: BTreeMap<u64, Entry>,
-    next: u64,
-    closed: bool,
+/// One permit per job of a kind that may run at once. A kind waits for its own only: a probe waits for loads, and no pull
+/// holds up a load.
+struct Turns {
+    pulls: Arc<Semaphore>,
+    loads: Arc<Semaphore>,
+    probes: Arc<Semaphore>,
 }
 
-struct Entry {
-    id: JobId,
-    kind: JobKind,
-    model: String,
-    state: JobState,
-    progress: wire::JobProgress,
-    created_ms: u64,
-    updated_ms: u64,
-    ended: Option<Instant>,
-    error: Option<ServiceError>,
-    result: Option<JobResult>,
-    cancel: CancellationToken,
-}
+impl Turns {
+    fn new(most: usize) -> Self {
+        Self {
+            pulls: Arc::new(Semaphore::new(most)),
+            loads: Arc::new(Semaphore::new(most)),
+            // A probe measures time: beside another one it would measure that too.
+            probes: Arc::new(Semaphore::new(1)),
+        }
+    }
 
-impl Entry {
-    fn view(&self) -> wire::JobView {
-        wire::JobView {
-            job_id: self.id.to_string(),
-            kind: self.kind,
-            state: state_on_the_wire(self.state),
-            model: Some(self.model.clone()),
-            progress: self.progress.clone(),
-            created_ms: self.created_ms,
-            updated_ms: self.updated_ms,
-            error: self.error.as_ref().map(ServiceError::failure),
-            result: self.result.clone(),
+    /// The turns that a job of this kind waits for.
+    fn of(&self, kind: JobKind) -> Option<Arc<Semaphore>> {
+        match kind {
+            JobKind::ModelPull => Some(Arc::clone(&self.pulls)),
+            JobKind::ModelLoad => Some(Arc::clone(&self.loads)),
+            JobKind::Probe => Some(Arc::clone(&self.probes)),
+            JobKind::EmbedBatch | JobKind::RerankScore | JobKind::Unknown => None,
         }
     }
 }
 
-/// The state's name for clients.
-pub(crate) const fn state_on_the_wire(state: JobState) -> wire::JobState {
-    match state {
-        JobState::Open => wire::JobState::Open,
-        JobState::Queued => wire::JobState::Queued,
-        JobState::Running => wire::JobState::Running,
-        JobState::Done => wire::JobState::Done,
-        JobState::FailedPermanent => wire::JobState::FailedPermanent,
-        JobState::FailedTransient => wire::JobState::FailedTransient,
-        JobState::Cancelled => wire::JobState::Cancelled,
-    }
+/// How a job ended.
+pub(super) struct End {
+    pub(super) event: JobEvent,
+    pub(super) error: Option<ServiceError>,
+    pub(super) result: Option<JobResult>,
 }
 
-/// Milliseconds since 1970-01-01 UTC.
-pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
-impl Table {
-    fn live(&self) -> usize {
-        self.entries.values().filter(|entry| !entry.state.is_terminal()).count()
-    }
-
-    fn find(&self, id: &str) -> Option<&Entry> {
-        self.entries.values().find(|entry| entry.id.as_str() == id)
-    }
-
-    fn find_mut(&mut self, id: &str) -> Option<&mut Entry> {
-        self.entries.values_mut().find(|entry| entry.id.as_str() == id)
-    }
-
-    /// The next number, never given before.
-    const fn number(&mut self) -> u64 {
-        let number = self.next;
-        self.next += 1;
-        number
-    }
-
-    /// Whether another job may be accepted; what is too old is forgotten first.
-    fn has_room(&mut self, limits: &JobsConfig) -> Result<(), ServiceError> {
-        if self.closed {
-            return Err(ServiceError::shutting_down());
-        }
-        self.forget(limits);
-        let max = limits.max_live;
-        if self.live() < max {
-            return Ok(());
-        }
-        Err(ServiceError::queue_full(format!(
-            "{max} jobs are queued or running; try again when one has ended"
-        ))
-        .retry_after(1_000)
-        .detail(|detail| detail.limit = Some(String::from("jobs.max_live"))))
-    }
-
-    /// Forgets finished jobs that are too old or too many, the oldest first.
-    fn forget(&mut self, limits: &JobsConfig) {
-        let ttl = Duration::from_secs(limits.ttl_secs);
-        self.entries
-            .retain(|_, entry| entry.ended.is_none_or(|ended| ended.elapsed() < ttl));
-        let mut ended: Vec<(Instant, u64)> = self
-            .entries
-            .iter()
-            .filter_map(|(sequence, entry)| Some((entry.ended?, *sequence)))
-            .collect();
-        ended.sort_unstable();
-        for (_, sequence) in ended.iter().take(ended.len().saturating_sub(limits.max_finished)) {
-            self.entries.remove(sequence);
-        }
+impl End {
+    fn of(outcome: Result<Option<JobResult>, ServiceError>) -> Self {
+        let (event, error, result) = match outcome {
+            Ok(result) => (JobEvent::Finish, None, result),
+            Err(error) if *error.code() == wire::ErrorCode::Cancelled => (JobEvent::Cancel, Some(error), None),
+            Err(error) if error.class() == wire::Class::Transient => (JobEvent::FailTransient, Some(error), None),
+            Err(error) => (JobEvent::FailPermanent, Some(error), None),
+        };
+        Self { event, error, result }
     }
 }
 
 impl Jobs {
-    /// An empty registry of the daemon's start number `generation`.
+    /// An empty registry that keeps its work in `store`.
     #[must_use]
-    pub fn new(tasks: Tasks, generation: u64, limits: &JobsConfig) -> Self {
+    pub fn new(tasks: Tasks, store: Store, limits: &JobsConfig) -> Self {
         let limits = limits.clone();
-        let turns = Arc::new(Semaphore::new(limits.max_running));
-        let batch_turns = Arc::new(Semaphore::new(limits.max_running));
         let (live, _) = watch::channel(0);
         Self {
             inner: Arc::new(Inner {
                 tasks,
+                turns: Turns::new(limits.max_running),
                 limits,
-                generation,
-                turns,
-                batch_turns,
+                store,
                 table: Mutex::default(),
                 live,
             }),
@@ -184,32 +119,87 @@ impl Jobs {
         self.inner.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Accepts `work` as a job, or returns the live job of the same kind and model when there is one. `work` runs when
-    /// its turn comes; it should end soon after [`JobHandle::cancel`] fires.
+    /// Accepts `work` as a job, or returns the live job of the same kind and model when there is one. It is on the disk
+    /// when this answers. `work` runs when its turn comes; it should end soon after [`JobHandle::cancel`] fires.
     ///
     /// # Errors
-    /// `queue_full` when as many jobs are live as may be, `shutting_down` when the daemon stops.
-    pub fn start<F, W>(&self, kind: JobKind, model: &str, work: W) -> Result<JobId, ServiceError>
+    /// `queue_full` when as many jobs are live as may be, `shutting_down` when the daemon stops, `storage_failed` when the
+    /// disk takes nothing; nothing has begun then.
+    pub async fn start<F, W>(&self, kind: JobKind, model: &str, work: W) -> Result<JobId, ServiceError>
     where
         W: FnOnce(JobHandle) -> F + Send + 'static,
         F: Future<Output = Result<JobResult, ServiceError>> + Send + 'static,
     {
-        let table = self.table();
+        let (id, mut kept) = self.start_work(kind, model, true, work)?;
+        match decided(&mut kept).await? {
+            Kept::No(error) => Err(error),
+            Kept::NotYet | Kept::Yes => Ok(id),
+        }
+    }
+
+    /// As [`Self::start`], for work that nobody asked for by name: where the disk takes nothing it goes on all the same,
+    /// and is not remembered after a restart.
+    ///
+    /// # Errors
+    /// As [`Self::start`], except that a full disk is none, unless the live job of the same kind and model ended by it.
+    pub async fn start_implied<F, W>(&self, kind: JobKind, model: &str, work: W) -> Result<JobId, ServiceError>
+    where
+        W: FnOnce(JobHandle) -> F + Send + 'static,
+        F: Future<Output = Result<JobResult, ServiceError>> + Send + 'static,
+    {
+        let (id, mut kept) = self.start_work(kind, model, false, work)?;
+        match decided(&mut kept).await? {
+            Kept::No(error) if self.status(id.as_str()).is_err() => Err(error),
+            _ => Ok(id),
+        }
+    }
+
+    /// The live job of this kind and model, or a new one whose task keeps it first.
+    fn start_work<F, W>(
+        &self,
+        kind: JobKind,
+        model: &str,
+        must_be_kept: bool,
+        work: W,
+    ) -> Result<(JobId, watch::Receiver<Kept>), ServiceError>
+    where
+        W: FnOnce(JobHandle) -> F + Send + 'static,
+        F: Future<Output = Result<JobResult, ServiceError>> + Send + 'static,
+    {
+        let mut table = self.table();
         let same = |entry: &&Entry| entry.kind == kind && entry.model == model && !entry.state.is_terminal();
         if let Some(entry) = table.entries.values().find(same)
             && !entry.cancel.is_cancelled()
         {
             return match table.closed {
                 true => Err(ServiceError::shutting_down()),
-                false => Ok(entry.id.clone()),
+                false => Ok((entry.id.clone(), entry.kept.clone())),
             };
         }
-        let turns = Arc::clone(&self.inner.turns);
-        let work = |handle| async move { work(handle).await.map(Some) };
-        self.accept(table, None, kind, model, now_ms(), turns, work)
+        table.has_room(&self.inner.limits)?;
+        let (keep, kept) = watch::channel(Kept::NotYet);
+        let new = NewEntry {
+            id: JobId::new(self.inner.store.generation(), table.next),
+            kind,
+            model: model.to_owned(),
+            created_ms: now_ms(),
+            progress: wire::JobProgress::default(),
+            kept: kept.clone(),
+        };
+        let handle = self.accept(table, new);
+        let (id, jobs) = (handle.id.clone(), self.clone());
+        let kept_then_run = async move {
+            if jobs.keep(&handle, must_be_kept, &keep).await {
+                jobs.run(handle, true, |handle| async move { work(handle).await.map(Some) })
+                    .await;
+            }
+        };
+        drop(self.inner.tasks.spawn(format!("job {id}"), kept_then_run));
+        Ok((id, kept))
     }
 
-    /// Accepts the work of a job that the store keeps under `id`. Its end has no result of its own.
+    /// Accepts the work of a job that the store keeps under `id`, and that records its own states there. `progress` is what
+    /// it begins with. Its end has no result of its own.
     ///
     /// # Errors
     /// As for [`Self::start`].
@@ -219,22 +209,33 @@ impl Jobs {
         kind: JobKind,
         model: &str,
         created_ms: u64,
+        progress: wire::JobProgress,
         work: W,
     ) -> Result<(), ServiceError>
     where
         W: FnOnce(JobHandle) -> F + Send + 'static,
         F: Future<Output = Result<Option<JobResult>, ServiceError>> + Send + 'static,
     {
-        let turns = Arc::clone(&self.inner.batch_turns);
-        let id = Some(JobId(id.to_owned()));
-        self.accept(self.table(), id, kind, model, created_ms, turns, work)
-            .map(drop)
+        let mut table = self.table();
+        table.has_room(&self.inner.limits)?;
+        let new = NewEntry {
+            id: JobId(id.to_owned()),
+            kind,
+            model: model.to_owned(),
+            created_ms,
+            progress,
+            kept: watch::channel(Kept::Yes).1,
+        };
+        let handle = self.accept(table, new);
+        let running = self.clone().run(handle, false, work);
+        drop(self.inner.tasks.spawn(format!("job {id}"), running));
+        Ok(())
     }
 
     /// A name for a job that the store will keep.
     #[must_use]
     pub fn reserve_id(&self) -> JobId {
-        JobId::new(self.inner.generation, self.table().number())
+        JobId::new(self.inner.store.generation(), self.table().number())
     }
 
     /// Whether another job would be accepted now.
@@ -245,98 +246,104 @@ impl Jobs {
         self.table().has_room(&self.inner.limits)
     }
 
-    /// Puts a job into the table and starts the task that does its work.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one entry, each used once")]
-    fn accept<F, W>(
-        &self,
-        table: MutexGuard<'_, Table>,
-        id: Option<JobId>,
-        kind: JobKind,
-        model: &str,
-        created_ms: u64,
-        turns: Arc<Semaphore>,
-        work: W,
-    ) -> Result<JobId, ServiceError>
-    where
-        W: FnOnce(JobHandle) -> F + Send + 'static,
-        F: Future<Output = Result<Option<JobResult>, ServiceError>> + Send + 'static,
-    {
+    /// Puts a job into the table.
+    fn accept(&self, table: MutexGuard<'_, Table>, new: NewEntry) -> JobHandle {
         let mut table = table;
-        table.has_room(&self.inner.limits)?;
         let sequence = table.number();
-        let id = id.unwrap_or_else(|| JobId::new(self.inner.generation, sequence));
         let cancel = CancellationToken::new();
-        table.entries.insert(
-            sequence,
-            Entry {
-                id: id.clone(),
-                kind,
-                model: model.to_owned(),
-                state: JobState::Queued,
-                progress: wire::JobProgress::default(),
-                created_ms,
-                updated_ms: created_ms,
-                ended: None,
-                error: None,
-                result: None,
-                cancel: cancel.clone(),
-            },
-        );
-        self.inner.live.send_replace(table.live());
-        drop(table);
-        tracing::info!(target: "synapse", job_id = %id, kind = kind.as_str(), model, "job accepted");
+        tracing::info!(target: "synapse", job_id = %new.id, kind = new.kind.as_str(), model = new.model, "job accepted");
         let handle = JobHandle {
-            id: id.clone(),
-            cancel,
+            id: new.id.clone(),
+            kind: new.kind,
+            model: new.model.clone(),
+            created_ms: new.created_ms,
+            cancel: cancel.clone(),
             jobs: self.clone(),
         };
-        drop(
-            self.inner
-                .tasks
-                .spawn(format!("job {id}"), self.clone().run(handle, turns, work)),
-        );
-        Ok(id)
+        let entry = Entry {
+            id: new.id,
+            kind: new.kind,
+            model: new.model,
+            state: JobState::Queued,
+            progress: new.progress,
+            waits_for: None,
+            estimated_ms: None,
+            kept: new.kept,
+            created_ms: new.created_ms,
+            updated_ms: new.created_ms,
+            ended: None,
+            error: None,
+            result: None,
+            cancel,
+        };
+        table.entries.insert(sequence, entry);
+        self.inner.live.send_replace(table.live());
+        handle
     }
 
-    /// Waits for the job's turn, does the work and records how it ended.
-    async fn run<F, W>(self, handle: JobHandle, turns: Arc<Semaphore>, work: W)
+    /// Forgets a job that the disk did not take, as if it had never been.
+    pub(super) fn forget_unkept(&self, id: &JobId) {
+        let mut table = self.table();
+        table.entries.retain(|_, entry| entry.id != *id);
+        self.inner.live.send_replace(table.live());
+    }
+
+    /// Waits for the job's turn, does the work and records how it ended; on the disk too, if `recorded`.
+    async fn run<F, W>(self, handle: JobHandle, recorded: bool, work: W)
     where
         W: FnOnce(JobHandle) -> F + Send + 'static,
         F: Future<Output = Result<Option<JobResult>, ServiceError>> + Send + 'static,
     {
         let id = handle.id.clone();
-        let turn = tokio::select! {
-            biased;
-            () = handle.cancel.cancelled() => None,
-            turn = turns.acquire_owned() => turn.ok(),
-        };
-        let outcome = if turn.is_some() && self.move_on(&id, JobEvent::Start, None, None) {
+        let began = self.turn(&handle).await;
+        let goes_on = began.is_ok()
+            && self.move_on(&id, JobEvent::Start, None, None)
+            && (!recorded || self.record_start(&handle).await);
+        let outcome = if goes_on {
             // The work is made inside the future, so that a panic in making it is observed too.
-            let name = format!("job {id}");
-            match observed(name, async move { work(handle).await }).await {
+            let (name, work_handle) = (format!("job {id}"), handle.clone());
+            match observed(name, async move { work(work_handle).await }).await {
                 Ok(outcome) => outcome,
                 Err(failed) => Err(ServiceError::internal(format!("{failed}; the daemon's log has more"))),
             }
         } else {
             Err(ServiceError::cancelled())
         };
-        let (event, error, result) = match outcome {
-            Ok(result) => (JobEvent::Finish, None, result),
-            Err(error) if *error.code() == wire::ErrorCode::Cancelled => (JobEvent::Cancel, Some(error), None),
-            Err(error) if error.class() == wire::Class::Transient => (JobEvent::FailTransient, Some(error), None),
-            Err(error) => (JobEvent::FailPermanent, Some(error), None),
-        };
-        match &error {
+        drop(began);
+        let end = End::of(outcome);
+        match &end.error {
             None => tracing::info!(target: "synapse", job_id = %id, "job done"),
             Some(error) => {
                 tracing::warn!(target: "synapse", job_id = %id, code = error.code().as_str(), "job ended: {error}")
             }
         }
-        self.move_on(&id, event, error, result);
+        if recorded {
+            self.record_end(&handle, end).await;
+        } else {
+            self.move_on(&id, end.event, end.error, end.result);
+        }
+    }
+
+    /// Waits for a turn, where the job's kind has any.
+    async fn turn(&self, handle: &JobHandle) -> Result<Option<OwnedSemaphorePermit>, ServiceError> {
+        let Some(turns) = self.inner.turns.of(handle.kind) else {
+            return Ok(None);
+        };
+        tokio::select! {
+            biased;
+            () = handle.cancel.cancelled() => Err(ServiceError::cancelled()),
+            turn = turns.acquire_owned() => turn.map(Some).map_err(|_| ServiceError::shutting_down()),
+        }
     }
 
     /// Moves the job to the state that follows `event`. False when the job had ended already.
-    fn move_on(&self, id: &JobId, event: JobEvent, error: Option<ServiceError>, result: Option<JobResult>) -> bool {
+    pub(super) fn move_on(
+        &self,
+        id: &JobId,
+        event: JobEvent,
+        error: Option<ServiceError>,
+        result: Option<JobResult>,
+    ) -> bool {
         let mut table = self.table();
         let Some(entry) = table.find_mut(id.as_str()) else {
             return false;
@@ -346,6 +353,8 @@ impl Jobs {
                 entry.state = next;
                 entry.updated_ms = now_ms();
                 if next.is_terminal() {
+                    entry.waits_for = None;
+                    entry.estimated_ms = None;
                     entry.ended = Some(Instant::now());
                     entry.error = error;
                     entry.result = result;
@@ -376,6 +385,38 @@ impl Jobs {
             };
             entry.updated_ms = now_ms();
         }
+    }
+
+    /// Notes why a running job does no work, or that it works.
+    pub(super) fn waits(&self, id: &JobId, why: Option<wire::JobWait>) {
+        let mut table = self.table();
+        if let Some(entry) = table.find_mut(id.as_str())
+            && !entry.state.is_terminal()
+            && entry.waits_for != why
+        {
+            entry.waits_for = why;
+            entry.updated_ms = now_ms();
+        }
+    }
+
+    /// Notes about how long the rest of a job takes.
+    pub(super) fn expects(&self, id: &JobId, milliseconds: Option<u64>) {
+        if let Some(entry) = self.table().find_mut(id.as_str()) {
+            entry.estimated_ms = milliseconds;
+        }
+    }
+
+    pub(super) fn tasks(&self) -> &Tasks {
+        &self.inner.tasks
+    }
+
+    pub(super) fn store(&self) -> &Store {
+        &self.inner.store
+    }
+
+    /// Whether the daemon stops: a job that is cancelled then is the next start's to end.
+    pub(super) fn is_closed(&self) -> bool {
+        self.table().closed
     }
 
     /// The live (queued or running) job of this kind and model.
@@ -473,7 +514,16 @@ impl Jobs {
 }
 
 fn unknown_job() -> ServiceError {
-    ServiceError::unknown_job("no such job is remembered; `synapse call job.list '{}'` shows those that are")
+    ServiceError::unknown_job("no such job is remembered; `synapse jobs list` shows those that are")
+}
+
+/// What became of the writing of a job.
+async fn decided(kept: &mut watch::Receiver<Kept>) -> Result<Kept, ServiceError> {
+    let decided = kept.wait_for(|kept| !matches!(kept, Kept::NotYet)).await;
+    // The task that writes it was dropped: the daemon stops.
+    decided
+        .map(|kept| kept.clone())
+        .map_err(|_| ServiceError::shutting_down())
 }
 
 #[cfg(test)]

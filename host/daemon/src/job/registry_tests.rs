@@ -1,13 +1,41 @@
 //! The registry of jobs under paused time: states, order, bounds, cancellation, failures.
 
+use std::time::{Duration, SystemTime};
+
 use tokio::sync::oneshot;
 
 use super::*;
 use crate::hang_bound::soon;
 use crate::service::ErrorCode;
 
-fn jobs(limits: JobsConfig) -> Jobs {
-    Jobs::new(Tasks::new(tokio::runtime::Handle::current()), 7, &limits)
+/// A registry over a store of its own.
+struct Bench {
+    jobs: Jobs,
+    _dir: tempfile::TempDir,
+}
+
+impl std::ops::Deref for Bench {
+    type Target = Jobs;
+
+    fn deref(&self) -> &Jobs {
+        &self.jobs
+    }
+}
+
+fn jobs(limits: JobsConfig) -> Bench {
+    let dir = tempfile::tempdir().unwrap();
+    let tasks = Tasks::new(tokio::runtime::Handle::current());
+    let store = Store::open(&dir.path().join("store.db"), &tasks, SystemTime::now()).unwrap();
+    Bench {
+        jobs: Jobs::new(tasks, store, &limits),
+        _dir: dir,
+    }
+}
+
+/// The states of all rows, the newest first.
+fn rows(jobs: &Jobs) -> Vec<(String, JobState)> {
+    let rows = jobs.store().jobs().unwrap();
+    rows.into_iter().map(|row| (row.id, row.state)).collect()
 }
 
 fn done() -> Result<JobResult, ServiceError> {
@@ -21,7 +49,7 @@ fn done() -> Result<JobResult, ServiceError> {
 }
 
 /// A job that runs until the returned sender speaks or is dropped; the receiver says that it has begun.
-fn held(jobs: &Jobs, model: &str) -> (JobId, oneshot::Sender<()>, oneshot::Receiver<()>) {
+async fn held(jobs: &Jobs, model: &str) -> (JobId, oneshot::Sender<()>, oneshot::Receiver<()>) {
     let (release, held) = oneshot::channel::<()>();
     let (begin, begun) = oneshot::channel::<()>();
     let id = jobs
@@ -32,6 +60,7 @@ fn held(jobs: &Jobs, model: &str) -> (JobId, oneshot::Sender<()>, oneshot::Recei
                 () = handle.cancel().cancelled() => Err(ServiceError::cancelled()),
             }
         })
+        .await
         .unwrap();
     (id, release, begun)
 }
@@ -47,8 +76,8 @@ async fn a_job_is_accepted_at_once_and_goes_through_its_states() {
         max_running: 1,
         ..JobsConfig::default()
     });
-    let (first, release, begun) = held(&jobs, "a");
-    let (second, release_second, begun_second) = held(&jobs, "b");
+    let (first, release, begun) = held(&jobs, "a").await;
+    let (second, release_second, begun_second) = held(&jobs, "b").await;
     soon(begun).await.unwrap();
     assert_eq!(
         (state(&jobs, &first), state(&jobs, &second)),
@@ -72,22 +101,22 @@ async fn a_job_is_accepted_at_once_and_goes_through_its_states() {
 #[tokio::test(start_paused = true)]
 async fn the_same_work_is_one_job_while_it_lives() {
     let jobs = jobs(JobsConfig::default());
-    let (first, release, begun) = held(&jobs, "a");
+    let (first, release, begun) = held(&jobs, "a").await;
     soon(begun).await.unwrap();
     assert_eq!(
-        jobs.start(JobKind::ModelLoad, "a", |_| async { done() }).unwrap(),
+        jobs.start(JobKind::ModelLoad, "a", |_| async { done() }).await.unwrap(),
         first
     );
     assert_eq!(jobs.live(JobKind::ModelLoad, "a"), Some(first.clone()));
     assert_ne!(
-        jobs.start(JobKind::ModelPull, "a", |_| async { done() }).unwrap(),
+        jobs.start(JobKind::ModelPull, "a", |_| async { done() }).await.unwrap(),
         first
     );
     release.send(()).unwrap();
     soon(jobs.idle()).await;
     assert_eq!(jobs.live(JobKind::ModelLoad, "a"), None);
     assert_ne!(
-        jobs.start(JobKind::ModelLoad, "a", |_| async { done() }).unwrap(),
+        jobs.start(JobKind::ModelLoad, "a", |_| async { done() }).await.unwrap(),
         first
     );
 }
@@ -98,8 +127,8 @@ async fn cancelling_ends_a_waiting_job_at_once_and_a_running_one_when_it_notices
         max_running: 1,
         ..JobsConfig::default()
     });
-    let (running, _release, begun) = held(&jobs, "a");
-    let (waiting, _release_waiting, _) = held(&jobs, "b");
+    let (running, _release, begun) = held(&jobs, "a").await;
+    let (waiting, _release_waiting, _) = held(&jobs, "b").await;
     soon(begun).await.unwrap();
     assert_eq!(jobs.cancel(waiting.as_str()).unwrap().state, wire::JobState::Cancelled);
     jobs.cancel(running.as_str()).unwrap();
@@ -115,14 +144,15 @@ async fn cancelling_ends_a_waiting_job_at_once_and_a_running_one_when_it_notices
 #[tokio::test(start_paused = true)]
 async fn failures_keep_their_class_and_a_panic_is_one() {
     let jobs = jobs(JobsConfig::default());
-    let start = |model: &str, error: ServiceError| {
-        jobs.start(JobKind::ModelPull, model, move |_| async { Err(error) })
-            .unwrap()
+    let start = async |model: &str, error: ServiceError| {
+        let started = jobs.start(JobKind::ModelPull, model, move |_| async { Err(error) });
+        started.await.unwrap()
     };
-    let transient = start("a", ServiceError::download_failed("cut"));
-    let permanent = start("b", ServiceError::artifact_invalid("flipped"));
+    let transient = start("a", ServiceError::download_failed("cut")).await;
+    let permanent = start("b", ServiceError::artifact_invalid("flipped")).await;
     let panicked = jobs
         .start(JobKind::ModelPull, "c", |_| async { panic!("at the job") })
+        .await
         .unwrap();
     soon(jobs.idle()).await;
     assert_eq!(state(&jobs, &transient), wire::JobState::FailedTransient);
@@ -142,13 +172,16 @@ async fn live_and_finished_jobs_are_bounded() {
         ttl_secs: 60,
         ..JobsConfig::default()
     });
-    let (_, release_a, _) = held(&jobs, "a");
-    let (_, release_b, _) = held(&jobs, "b");
-    let refused = jobs.start(JobKind::ModelLoad, "c", |_| async { done() }).unwrap_err();
+    let (_, release_a, _) = held(&jobs, "a").await;
+    let (_, release_b, _) = held(&jobs, "b").await;
+    let refused = jobs
+        .start(JobKind::ModelLoad, "c", |_| async { done() })
+        .await
+        .unwrap_err();
     assert_eq!(*refused.code(), ErrorCode::QueueFull);
     drop((release_a, release_b));
     soon(jobs.idle()).await;
-    let third = jobs.start(JobKind::ModelLoad, "c", |_| async { done() }).unwrap();
+    let third = jobs.start(JobKind::ModelLoad, "c", |_| async { done() }).await.unwrap();
     soon(jobs.idle()).await;
     assert_eq!(jobs.list().len(), 2, "the oldest finished job is forgotten");
     tokio::time::advance(Duration::from_secs(61)).await;
@@ -167,6 +200,7 @@ async fn progress_is_shown_and_a_closed_registry_takes_nothing() {
             handle.cancel().cancelled().await;
             Err(ServiceError::cancelled())
         })
+        .await
         .unwrap();
     soon(seen).await.unwrap();
     let progress = jobs.status(id.as_str()).unwrap().progress;
@@ -180,8 +214,88 @@ async fn progress_is_shown_and_a_closed_registry_takes_nothing() {
         ("download", 3, Some(9), "bytes")
     );
     jobs.close();
-    let refused = jobs.start(JobKind::ModelLoad, "b", |_| async { done() }).unwrap_err();
+    let refused = jobs
+        .start(JobKind::ModelLoad, "b", |_| async { done() })
+        .await
+        .unwrap_err();
     assert_eq!(*refused.code(), ErrorCode::ShuttingDown);
+    jobs.cancel_all();
+    soon(jobs.idle()).await;
+}
+
+/// Proves JOB-01, JOB-04. Work is on the disk when it is accepted, with its end before that is shown; what a stop cancels is
+/// left to the next start, and what its caller cancels is not.
+#[tokio::test(start_paused = true)]
+async fn work_is_kept_before_it_is_accepted() {
+    let jobs = jobs(JobsConfig::default());
+    let (done, release, _) = held(&jobs, "a").await;
+    assert!(matches!(
+        rows(&jobs)[..],
+        [(ref id, JobState::Queued | JobState::Running)] if *id == done.to_string()
+    ));
+    release.send(()).unwrap();
+    soon(jobs.idle()).await;
+    let row = jobs.store().job(done.as_str()).unwrap().unwrap();
+    let result = JobResult::from_text(&row.result.unwrap()).unwrap();
+    assert_eq!((row.state, row.kind.as_str()), (JobState::Done, "model_load"));
+    assert_eq!(Some(result), jobs.status(done.as_str()).unwrap().result);
+
+    let failed = jobs
+        .start(JobKind::ModelPull, "b", |_| async {
+            Err(ServiceError::download_failed("cut"))
+        })
+        .await
+        .unwrap();
+    soon(jobs.idle()).await;
+    let row = jobs.store().job(failed.as_str()).unwrap().unwrap();
+    assert_eq!(row.state, JobState::FailedTransient);
+    assert!(row.error.unwrap().contains("download_failed"));
+
+    let (cancelled, _held, begun) = held(&jobs, "c").await;
+    soon(begun).await.unwrap();
+    jobs.cancel(cancelled.as_str()).unwrap();
+    soon(jobs.idle()).await;
+    assert_eq!(rows(&jobs)[0], (cancelled.to_string(), JobState::Cancelled));
+
+    let (stopped, _held, begun) = held(&jobs, "d").await;
+    soon(begun).await.unwrap();
+    jobs.close();
+    jobs.cancel_all();
+    soon(jobs.idle()).await;
+    assert_eq!(rows(&jobs)[0], (stopped.to_string(), JobState::Running));
+}
+
+/// Proves JOB-01. A disk that takes nothing: what was asked for by name has not begun, what a request needs goes on.
+#[tokio::test(start_paused = true)]
+async fn work_that_cannot_be_kept_does_not_begin() {
+    let jobs = jobs(JobsConfig::default());
+    jobs.store().break_writes_for_tests();
+    let never = jobs.start(JobKind::ModelLoad, "a", |_| async { panic!("begun") });
+    assert_eq!(*never.await.unwrap_err().code(), ErrorCode::StorageFailed);
+    assert!(jobs.list().is_empty());
+    let implied = jobs.start_implied(JobKind::ModelLoad, "a", |_| async { done() });
+    let implied = implied.await.unwrap();
+    soon(jobs.idle()).await;
+    assert_eq!(state(&jobs, &implied), wire::JobState::Done);
+}
+
+/// No kind waits for another's turn: a probe waits for loads, and no pull holds one up.
+#[tokio::test(start_paused = true)]
+async fn each_kind_has_turns_of_its_own() {
+    let jobs = jobs(JobsConfig {
+        max_running: 1,
+        ..JobsConfig::default()
+    });
+    let (_, _held, begun) = held(&jobs, "a").await;
+    soon(begun).await.unwrap();
+    let pull = jobs.start(JobKind::ModelPull, "a", |_| async { done() }).await.unwrap();
+    let probe = jobs.start(JobKind::Probe, "a", |_| async { done() }).await.unwrap();
+    let ended = async {
+        while !state(&jobs, &pull).is_final() || !state(&jobs, &probe).is_final() {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon(ended).await;
     jobs.cancel_all();
     soon(jobs.idle()).await;
 }

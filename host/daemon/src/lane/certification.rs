@@ -4,7 +4,7 @@
 //! `models.explain`; the probe writes rows through the store and then calls [`Certificates::reload`]. A row is found by
 //! its exact key ([`Certificates::key_of`]) or not at all. Not known here: how a verdict comes about, SQL.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use synapse_certify::machine::{EngineBuild, MachineFacts, MachineProfile};
@@ -17,6 +17,20 @@ use crate::store::{CertificateKey, Store, StoreError};
 /// Domain of the runtime configuration's hash.
 const RUNTIME_DOMAIN: &str = "synapse.runtime_config.v1";
 
+/// Drivers and backends with their versions, by name.
+pub type Drivers = BTreeMap<String, String>;
+
+/// The drivers that the operator declares, each as `NAME=VERSION`. They are marked as such, so that none passes for what
+/// an engine reports itself.
+#[must_use]
+pub fn declared_drivers(setting: &[String]) -> Drivers {
+    let declared = |entry: &String| {
+        let (name, version) = entry.split_once('=').unwrap_or((entry, ""));
+        (format!("declared {}", name.trim()), version.trim().to_owned())
+    };
+    setting.iter().map(declared).collect()
+}
+
 /// What the lanes of this machine are certified for. Cheap to clone; every clone is the same.
 #[derive(Clone, Debug)]
 pub struct Certificates {
@@ -26,6 +40,8 @@ pub struct Certificates {
 #[derive(Debug)]
 struct Inner {
     facts: MachineFacts,
+    /// What the operator says of drivers, by name.
+    drivers: Drivers,
     knob: &'static str,
     held: RwLock<Arc<Held>>,
     /// Reloads take turns, so that the last one to end has read the newest rows.
@@ -50,10 +66,11 @@ impl Certificates {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn open(store: &Store, facts: MachineFacts, knob: &'static str) -> Result<Self, StoreError> {
+    pub fn open(store: &Store, facts: MachineFacts, drivers: Drivers, knob: &'static str) -> Result<Self, StoreError> {
         let certificates = Self {
             inner: Arc::new(Inner {
                 facts,
+                drivers,
                 knob,
                 held: RwLock::default(),
                 turn: Mutex::default(),
@@ -94,13 +111,19 @@ impl Certificates {
         &self.inner.facts
     }
 
+    /// The drivers that the operator declares.
+    #[must_use]
+    pub fn drivers(&self) -> &Drivers {
+        &self.inner.drivers
+    }
+
     /// The machine as a lane's certificate sees it: with its engine's build (CERT-04).
     #[must_use]
     pub fn profile_of(&self, lane: &Lane) -> MachineProfile {
         let build = EngineBuild {
             identity: lane.profile.engine.clone(),
             package: package(lane),
-            drivers: std::collections::BTreeMap::new(),
+            drivers: self.inner.drivers.clone(),
             devices: Vec::new(),
         };
         MachineProfile::new(&self.inner.facts, &build)

@@ -13,6 +13,7 @@ use synapse_core::engine::EngineIdentity;
 use synapse_core::fingerprint::ServedShape;
 
 use super::Lane;
+use super::certification::Drivers;
 use crate::state::Daemon;
 use crate::store::{NewAlias, PairMeasure, Store, StoreError};
 
@@ -38,8 +39,8 @@ impl Aliases {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub fn open(store: &Store, facts: &MachineFacts) -> Result<Self, StoreError> {
-        let machine = machine_hash(facts);
+    pub fn open(store: &Store, facts: &MachineFacts, drivers: &Drivers) -> Result<Self, StoreError> {
+        let machine = machine_hash(facts, drivers);
         let table = store.settle_aliases(machine.clone())?;
         Ok(Self {
             inner: Arc::new(Inner {
@@ -142,7 +143,7 @@ pub fn pairs_of(a: &Lane, b: &Lane, origin: Origin) -> Vec<NewAlias> {
 }
 
 /// The hash of the machine without any engine.
-fn machine_hash(facts: &MachineFacts) -> String {
+fn machine_hash(facts: &MachineFacts, drivers: &Drivers) -> String {
     let none = EngineBuild {
         identity: EngineIdentity {
             engine: String::new(),
@@ -150,7 +151,7 @@ fn machine_hash(facts: &MachineFacts) -> String {
             build_flags: Vec::new(),
         },
         package: String::new(),
-        drivers: std::collections::BTreeMap::new(),
+        drivers: drivers.clone(),
         devices: Vec::new(),
     };
     MachineProfile::new(facts, &none).hash().to_string()

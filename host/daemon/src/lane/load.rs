@@ -19,7 +19,7 @@ use synapse_core::schedule::LaneLimits;
 use synapse_wire::client::{ErrorCode, LoadOutcome};
 use tokio_util::sync::CancellationToken;
 
-use super::loaded::Loaded;
+use super::loaded::{Loaded, TextSeen};
 use super::state::{LaneEvent, LaneState};
 use super::{Lane, profile, residency};
 use crate::job::{JobHandle, JobId, JobKind, JobResult};
@@ -33,16 +33,25 @@ use crate::text::TextError;
 /// A load without a caller who waits still ends: engines get this much time.
 const LOAD_DEADLINE: Duration = Duration::from_secs(600);
 
-/// Starts the load of a lane as a job, or returns the job that is already at it (one load per lane at a time).
+/// Starts the load of a lane as a job, or returns the job that is already at it (one load per lane at a time). The job is on
+/// the disk when this answers.
+///
+/// # Errors
+/// The registry of jobs has no room, the disk takes nothing, or the daemon stops.
+pub async fn start(daemon: &Arc<Daemon>, lane: &Arc<Lane>) -> Result<JobId, ServiceError> {
+    let (work_daemon, work_lane) = (Arc::clone(daemon), Arc::clone(lane));
+    let work = move |job| run(work_daemon, work_lane, job);
+    daemon.jobs.start(JobKind::ModelLoad, &lane.name, work).await
+}
+
+/// [`start`], for a request that needs the lane: it does not depend on the disk.
 ///
 /// # Errors
 /// The registry of jobs has no room, or the daemon stops.
-pub fn start(daemon: &Arc<Daemon>, lane: &Arc<Lane>) -> Result<JobId, ServiceError> {
-    let work_daemon = Arc::clone(daemon);
-    let work_lane = Arc::clone(lane);
-    daemon.jobs.start(JobKind::ModelLoad, &lane.name, move |job| {
-        run(work_daemon, work_lane, job)
-    })
+pub async fn start_implied(daemon: &Arc<Daemon>, lane: &Arc<Lane>) -> Result<JobId, ServiceError> {
+    let (work_daemon, work_lane) = (Arc::clone(daemon), Arc::clone(lane));
+    let work = move |job| run(work_daemon, work_lane, job);
+    daemon.jobs.start_implied(JobKind::ModelLoad, &lane.name, work).await
 }
 
 /// The load, as the work of a job.
@@ -172,6 +181,7 @@ fn load(daemon: &Arc<Daemon>, lane: &Lane, job: &JobHandle) -> Result<Loaded, Se
             artifact,
             load_time: began.elapsed(),
             given_up: Arc::default(),
+            seen: TextSeen::default(),
         }),
         Err(failure) => {
             // The lane does not come to be; what the engine holds for it goes.

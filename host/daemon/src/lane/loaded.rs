@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use synapse_core::engine::LoadedModel;
@@ -36,9 +36,39 @@ pub struct Loaded {
     pub load_time: Duration,
     /// The engine gave the model up: no call may reach it any more, and it must be unloaded.
     pub given_up: Arc<AtomicBool>,
+    /// What jobs have tokenized here: bytes of text, and the tokens that they became.
+    pub seen: TextSeen,
+}
+
+/// Bytes of text and the tokens that they became.
+#[derive(Debug, Default)]
+pub struct TextSeen {
+    bytes: AtomicU64,
+    tokens: AtomicU64,
 }
 
 impl Loaded {
+    /// Notes that so many bytes of text became so many tokens.
+    pub fn tokenized(&self, bytes: u64, tokens: u64) {
+        self.seen.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.seen.tokens.fetch_add(tokens, Ordering::Relaxed);
+    }
+
+    /// About how many tokens so many bytes of text become: as those before, or one to `bytes_of_token` bytes where there
+    /// were none.
+    #[must_use]
+    pub fn tokens_in(&self, bytes: u64, bytes_of_token: u64) -> u64 {
+        let (seen, tokens) = (
+            self.seen.bytes.load(Ordering::Relaxed),
+            self.seen.tokens.load(Ordering::Relaxed),
+        );
+        if seen == 0 {
+            return bytes / bytes_of_token.max(1);
+        }
+        let share = u128::from(bytes) * u128::from(tokens) / u128::from(seen);
+        u64::try_from(share).unwrap_or(u64::MAX)
+    }
+
     /// Whether the engine gave the model up, or will be replaced by a worker.
     #[must_use]
     pub fn is_given_up(&self) -> bool {

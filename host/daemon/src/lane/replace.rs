@@ -103,12 +103,13 @@ async fn load_beside(daemon: &Arc<Daemon>, new: &Arc<Lane>) -> Result<(), Servic
         let (work_daemon, lane) = (Arc::clone(daemon), Arc::clone(new));
         daemon
             .jobs
-            .start(JobKind::ModelLoad, &new.name, move |job| async move {
+            .start_implied(JobKind::ModelLoad, &new.name, move |job| async move {
                 let outcome = load::run(work_daemon, lane, job).await;
                 // The task that asked may have been ended with the daemon.
                 let _ = tell.send(outcome.as_ref().map(drop).map_err(Clone::clone));
                 outcome
-            })?;
+            })
+            .await?;
         match told.await {
             Ok(outcome) => return outcome,
             Err(_) if daemon.tasks.stopping().is_cancelled() => return Err(ServiceError::shutting_down()),

@@ -208,18 +208,37 @@ fn waiting_words(old: &Bundle, new: &Bundle, reason: &str) -> String {
 #[cfg(test)]
 mod tests {
     use synapse_core::digest::sha256;
-    use synapse_loader::RefusalReason;
+    use synapse_core::engine::EngineIdentity;
+    use synapse_loader::{Descriptor, RefusalReason};
 
     use super::*;
-    use crate::service::toy;
 
     fn bundle(id: &str, files: &str, status: BundleStatus) -> Bundle {
+        let version = semver::Version::new(1, 0, 0);
+        let identity = EngineIdentity {
+            engine: id.to_owned(),
+            version: "1".to_owned(),
+            build_flags: Vec::new(),
+        };
         Bundle {
             id: id.to_owned(),
+            dir: format!("/plugins/{id}").into(),
+            version: Some(version.clone()),
             digest: Some(BundleDigest(sha256(files.as_bytes()))),
-            staged: Some("/staged".into()),
             status,
-            ..toy::engine::bundle()
+            descriptor: Some(Descriptor {
+                id: id.to_owned(),
+                package_version: version,
+                identity,
+                supports: Vec::new(),
+            }),
+            records: Vec::new(),
+            staged: Some("/staged".into()),
+            library: None,
+            program: None,
+            config: Vec::new(),
+            private_sonames: Vec::new(),
+            promotable: true,
         }
     }
 

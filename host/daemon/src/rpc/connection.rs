@@ -30,7 +30,7 @@ use super::dispatch::{Call, Dispatch};
 use super::error::ServiceError;
 use super::limits::{Admission, InFlight, ProcessId, ProcessSlots};
 use super::line::{Event, LineReader};
-use super::reply::Sender;
+use super::reply::{Reply, Sender};
 use crate::config::ConnectionConfig;
 use crate::service::request_cancel;
 use crate::task::{Tasks, observed};
@@ -65,7 +65,7 @@ struct Connection<D> {
     number: u64,
     stream: UnixStream,
     in_flight: Arc<InFlight>,
-    replies: mpsc::Sender<Vec<u8>>,
+    replies: mpsc::Sender<Reply>,
     /// One permit per status operation that may run at once.
     status_turns: Arc<Semaphore>,
     /// Fires when what is in flight is to stop; parent of every request's token.
@@ -196,7 +196,7 @@ impl<D: Dispatch> Connection<D> {
             let params: RequestCancelParams =
                 parse_params(params.as_deref()).map_err(|error| ServiceError::invalid_params(error.to_string()))?;
             let outcome = Ok(request_cancel::run(&self.in_flight, &params));
-            self.send(sender.outcome(id, &outcome)).await;
+            self.send(sender.outcome(id, &outcome).into()).await;
             return Ok(());
         }
         if self.shared.draining.is_cancelled() && !method.is_status() {
@@ -233,7 +233,7 @@ impl<D: Dispatch> Connection<D> {
             Ok(reply) => reply,
             Err(failed) => {
                 let error = ServiceError::internal(format!("{failed}; the daemon's log has more"));
-                sender.failed(Some(&id), &error)
+                sender.failed(Some(&id), &error).into()
             }
         };
         self.send(reply).await;
@@ -243,11 +243,11 @@ impl<D: Dispatch> Connection<D> {
     /// Answers a line that does not become a request in flight.
     async fn refuse(&self, sender: &Sender, id: Option<&Id>, error: &ServiceError) {
         tracing::debug!(target: "synapse", request_id = %sender.request_id, code = error.code().as_str(), "refused");
-        self.send(sender.failed(id, error)).await;
+        self.send(sender.failed(id, error).into()).await;
     }
 
     /// Queues a reply, unless nobody will read it.
-    async fn send(&self, reply: Vec<u8>) {
+    async fn send(&self, reply: Reply) {
         tokio::select! {
             // An error means that the writer has ended, and then nobody reads.
             _ = self.replies.send(reply) => {}
@@ -255,8 +255,9 @@ impl<D: Dispatch> Connection<D> {
         }
     }
 
-    /// Writes replies in order until the connection's last reply, or until the client does not read in time.
-    async fn write(self: &Arc<Self>, mut queue: mpsc::Receiver<Vec<u8>>) {
+    /// Writes replies in order until the connection's last reply, or until the client does not read in time. What a reply
+    /// holds is given back once it is written.
+    async fn write(self: &Arc<Self>, mut queue: mpsc::Receiver<Reply>) {
         let patience = Duration::from_millis(self.shared.limits.write_timeout_ms);
         let mut closing = false;
         loop {
@@ -271,7 +272,7 @@ impl<D: Dispatch> Connection<D> {
                 reply = queue.recv() => reply,
             };
             let Some(reply) = reply else { return };
-            let written = timeout(patience, write_all(&self.stream, &reply)).await;
+            let written = timeout(patience, write_all(&self.stream, &reply.line)).await;
             let problem = match written {
                 Ok(Ok(())) => continue,
                 Ok(Err(error)) => error.to_string(),

@@ -23,8 +23,8 @@ struct Held {
 }
 
 impl Dispatch for Held {
-    async fn call(self: Arc<Self>, call: Call) -> Vec<u8> {
-        let answer = |found| call.sender.outcome(&call.id, &Ok(RequestCancelResult { found }));
+    async fn call(self: Arc<Self>, call: Call) -> Reply {
+        let answer = |found| -> Reply { call.sender.outcome(&call.id, &Ok(RequestCancelResult { found })).into() };
         match call.method {
             Method::EmbedQuery | Method::EmbedBatch => {
                 let release = CancellationToken::new();
@@ -34,7 +34,7 @@ impl Dispatch for Held {
                     () = release.cancelled() => answer(true),
                     () = call.cancel.cancelled() => {
                         self.seen.send_modify(|seen| seen.1 += 1);
-                        call.sender.failed(Some(&call.id), &ServiceError::cancelled())
+                        call.sender.failed(Some(&call.id), &ServiceError::cancelled()).into()
                     }
                 }
             }
@@ -42,7 +42,8 @@ impl Dispatch for Held {
             // A large answer, for clients that do not read.
             Method::ModelsList => call
                 .sender
-                .failed(Some(&call.id), &ServiceError::internal("x".repeat(1 << 20))),
+                .failed(Some(&call.id), &ServiceError::internal("x".repeat(1 << 20)))
+                .into(),
             _ => answer(true),
         }
     }

@@ -1,11 +1,14 @@
 //! What one request carries through the daemon besides its parameters.
 //!
-//! State: none of its own; the cancellation token belongs to the connection that received the request. Callers:
+//! State: none of its own; the cancellation token belongs to the connection that received the request, and what the
+//! request holds goes with its reply. Callers:
 //! `rpc/dispatch.rs` makes one per request, every operation reads it. Not known here: the connection, JSON.
 
 use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use synapse_core::schedule::Reservation;
 use tokio_util::sync::CancellationToken;
 
 use super::error::ServiceError;
@@ -39,6 +42,20 @@ impl fmt::Display for RequestId {
     }
 }
 
+/// What is held for a request until its reply is written: the bytes of its results in the lanes' budgets (SCHED-13). Every
+/// clone is the same; what is held is given back when the last one is gone.
+#[derive(Clone, Debug, Default)]
+pub struct Holds {
+    bytes: Arc<Mutex<Vec<Reservation>>>,
+}
+
+impl Holds {
+    /// Holds these bytes too.
+    pub fn add(&self, bytes: Reservation) {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
+    }
+}
+
 /// One request's identity, times and cancellation.
 #[derive(Clone, Debug)]
 pub struct RequestContext {
@@ -52,6 +69,8 @@ pub struct RequestContext {
     pub max_queue: Duration,
     /// Fires when the client cancels this request or is gone, when the deadline passes, or when the daemon stops.
     pub cancel: CancellationToken,
+    /// What is held until the reply is written.
+    pub holds: Holds,
 }
 
 impl RequestContext {
@@ -96,6 +115,7 @@ mod tests {
             deadline,
             max_queue: Duration::from_secs(1),
             cancel: CancellationToken::new(),
+            holds: Holds::default(),
         };
         let ahead = context(Instant::now() + Duration::from_secs(3_600));
         assert_eq!(ahead.check(), Ok(()));

@@ -13,9 +13,9 @@ use synapse_wire::client as wire;
 use synapse_wire::client::{Constraints, Id, Method, Operation};
 use tokio_util::sync::CancellationToken;
 
-use super::context::RequestContext;
+use super::context::{Holds, RequestContext};
 use super::error::ServiceError;
-use super::reply::Sender;
+use super::reply::{Reply, Sender};
 use crate::config::RequestConfig;
 use crate::service;
 use crate::state::Daemon;
@@ -41,8 +41,8 @@ pub struct Call {
 
 /// Answers requests.
 pub trait Dispatch: Send + Sync + 'static {
-    /// Does what the request asks and gives the line to answer, newline included.
-    fn call(self: Arc<Self>, call: Call) -> impl Future<Output = Vec<u8>> + Send;
+    /// Does what the request asks and gives the answer.
+    fn call(self: Arc<Self>, call: Call) -> impl Future<Output = Reply> + Send;
 }
 
 /// The daemon's operations.
@@ -68,31 +68,35 @@ fn no_constraints<P>(_: &P) -> Constraints {
 macro_rules! answer {
     ($self:ident, $call:ident, $operation:ty, $service:ident, $constraints:expr) => {{
         let begun = begin::<$operation>(&$call, &$self.daemon.config.request, $constraints);
-        let outcome = match begun {
+        let (outcome, holds) = match begun {
             Ok((context, params)) => {
-                race(
+                let outcome = race(
                     &context,
                     &$call.draining,
                     service::$service::run(&$self.daemon, &context, params),
                 )
-                .await
+                .await;
+                (outcome, context.holds)
             }
-            Err(error) => Err(error),
+            Err(error) => (Err(error), Holds::default()),
         };
-        finish::<$operation>(&$call, &outcome)
+        Reply {
+            line: finish::<$operation>(&$call, &outcome),
+            holds,
+        }
     }};
 }
 
 impl Dispatch for Operations {
-    async fn call(self: Arc<Self>, call: Call) -> Vec<u8> {
+    async fn call(self: Arc<Self>, call: Call) -> Reply {
         match call.method {
             Method::ServerInfo => answer!(self, call, wire::ServerInfo, server_info, no_constraints),
             Method::Health => answer!(self, call, wire::Health, health, no_constraints),
             // Answered by the connection, which alone knows its requests in flight.
-            Method::RequestCancel => call.sender.failed(
-                Some(&call.id),
-                &ServiceError::internal("request.cancel belongs to the connection"),
-            ),
+            Method::RequestCancel => {
+                let error = ServiceError::internal("request.cancel belongs to the connection");
+                call.sender.failed(Some(&call.id), &error).into()
+            }
             Method::EmbedQuery => {
                 answer!(
                     self,
@@ -143,6 +147,12 @@ impl Dispatch for Operations {
             Method::ModelsPull => answer!(self, call, wire::ModelsPull, models_pull, no_constraints),
             Method::ModelsRemove => answer!(self, call, wire::ModelsRemove, models_remove, no_constraints),
             Method::TextTokenize => answer!(self, call, wire::TextTokenize, tokenize, no_constraints),
+            Method::ProbeStart => answer!(self, call, wire::ProbeStart, probe_start, no_constraints),
+            Method::ProbeStatus => answer!(self, call, wire::ProbeStatus, probe_status, no_constraints),
+            Method::ProbeReport => answer!(self, call, wire::ProbeReport, probe_report, no_constraints),
+            Method::AdmissionStatus => {
+                answer!(self, call, wire::AdmissionStatus, admission_status, no_constraints)
+            }
             Method::ModelsExplain => answer!(self, call, wire::ModelsExplain, models_explain, no_constraints),
             Method::AliasesList => answer!(self, call, wire::AliasesList, aliases_list, no_constraints),
             Method::AliasesDeclare => answer!(self, call, wire::AliasesDeclare, aliases_declare, no_constraints),
@@ -175,6 +185,7 @@ fn begin<O: Operation>(
         deadline: call.received + Duration::from_millis(patience.deadline_ms),
         max_queue: Duration::from_millis(patience.max_queue_ms),
         cancel: call.cancel.clone(),
+        holds: Holds::default(),
     };
     Ok((context, params))
 }

@@ -5,8 +5,27 @@
 use serde::Serialize;
 use synapse_wire::client::{ErrorData, ErrorObject, Id, Stamp, encode_error, encode_result};
 
-use super::context::RequestId;
+use super::context::{Holds, RequestId};
 use super::error::ServiceError;
+
+/// An answer on its way to the client: one line, and what is held until it is written.
+#[derive(Debug)]
+pub struct Reply {
+    /// The line, newline included.
+    pub line: Vec<u8>,
+    /// What its result holds.
+    pub holds: Holds,
+}
+
+impl From<Vec<u8>> for Reply {
+    /// An answer that holds nothing.
+    fn from(line: Vec<u8>) -> Self {
+        Self {
+            line,
+            holds: Holds::default(),
+        }
+    }
+}
 
 /// What every answer carries besides its content (API-13).
 #[derive(Clone, Debug)]

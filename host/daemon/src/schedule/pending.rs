@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use synapse_core::engine::EngineError;
+use synapse_core::schedule::Reservation;
 use tokio::sync::oneshot;
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
@@ -66,11 +67,12 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Waits for the result, at most until the deadline or the cancellation.
+    /// Waits for the result, at most until the deadline or the cancellation. The bytes of the result are the caller's to
+    /// hold until it is gone.
     ///
     /// # Errors
     /// [`CallError`].
-    pub async fn outcome(mut self, cancel: &CancellationToken) -> Result<T, CallError> {
+    pub async fn outcome(mut self, cancel: &CancellationToken) -> Result<(T, Option<Reservation>), CallError> {
         let deadline = self.control.deadline();
         let mut may_still_wait = true;
         loop {
@@ -78,11 +80,7 @@ impl<T> Pending<T> {
                 biased;
                 answer = &mut self.answer => {
                     let gone = |_| Err(CallError::Closed("its threads are gone".to_owned()));
-                    // The call's bytes come back now: what is made of the result is bounded by the connection's replies.
-                    return answer.unwrap_or_else(gone).map(|Made { output, bytes }| {
-                        drop(bytes);
-                        output
-                    });
+                    return answer.unwrap_or_else(gone).map(|Made { output, bytes }| (output, bytes));
                 }
                 () = sleep_until(deadline.into()) => return Err(CallError::Deadline),
                 () = cancel.cancelled() => return Err(CallError::Cancelled),

@@ -102,7 +102,7 @@ pub(super) async fn admit(
     shape: impl FnOnce(&Record) -> Result<ServedShape, ShapeRefused>,
 ) -> Result<Admitted, ServiceError> {
     let chosen = choose(daemon, ctx, &demand, shape).await?;
-    let loaded = ready(daemon, &chosen.lane)?;
+    let loaded = ready(daemon, &chosen.lane).await?;
     chosen.lane.touch();
     Ok(Admitted {
         loaded,
@@ -499,12 +499,12 @@ fn served_place(daemon: &Daemon, choices: &[Choice<'_>]) -> Option<usize> {
 
 /// The loaded model, or why it does not serve now. Never waits for a load, and starts one where none has failed
 /// (ERR-09, SCHED-10).
-fn ready(daemon: &Arc<Daemon>, lane: &Arc<Lane>) -> Result<Arc<Loaded>, ServiceError> {
+async fn ready(daemon: &Arc<Daemon>, lane: &Arc<Lane>) -> Result<Arc<Loaded>, ServiceError> {
     match lane.standing() {
         Standing::Ready(loaded) => Ok(loaded),
         Standing::Failed(failure) => Err(failure),
         Standing::Idle | Standing::Loading => {
-            let job = load::start(daemon, lane)?;
+            let job = load::start_implied(daemon, lane).await?;
             let message = format!("{} is being loaded; try again", lane.record.id);
             Err(ServiceError::model_loading(message)
                 .retry_after(LOADING_RETRY_MS)

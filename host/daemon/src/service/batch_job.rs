@@ -1,37 +1,43 @@
-//! The work of a job over a large input: its texts in windows, a quantum at a time, each kept as a page (API-11).
+//! The work of a job over texts: in windows, each one call of many quanta, whose results are kept as pages (API-11).
 //!
-//! State: none; the input, the pages and the state are in the store, so a restart loses at most the quantum in the engine.
-//! Callers: `embed_batch`, `job.seal`. A window is tokenized and packed by length; each of its quanta is one bulk call of
-//! the lane, so queries and other jobs go between them, and memory does not grow with the number of items. While the disk
-//! takes nothing, the job waits with the quantum that it has. Not known here: the order of calls, SQL, JSON.
+//! State: none; the input, the pages and the state are in the store. Callers: `embed_batch`, `rerank_score`, `job.seal`. A
+//! window is tokenized and packed by length; between its quanta go queries and other jobs, whose shares follow weight and
+//! served time: a job is one flow. Its pages are written while the next quantum runs, so a restart loses what was not
+//! written of a window. A window is about three seconds of work, so memory grows neither with the items of a job nor much
+//! with the number of jobs. While the disk takes nothing, the job waits with what it has. Not known here: the order of
+//! calls, SQL, JSON, what is made of a text (`batch_kind.rs`).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use synapse_catalog::Record;
-use synapse_core::engine::EngineKind;
 use synapse_core::job::{JobEvent, JobState};
-use synapse_core::schedule::{Class, Packing};
+use synapse_core::schedule::Class;
 use synapse_wire::client::{
-    Class as FailureClass, EmbedJobOptions, Encoding, ErrorCode, ItemOutcome, JobKind, JobPage, Provenance, Role,
-    Vector,
+    Class as FailureClass, EmbedJobOptions, ErrorCode, ItemOutcome, JobKind, JobProgress, RerankJobOptions,
 };
+use tokio::sync::mpsc;
 
-use super::admission::{Admitted, Demand, admit};
+use super::admission::Admitted;
+use super::batch_kind::{BatchKind, NotEncoded};
 use super::items::{self, Sorted, wide};
 use super::{RequestContext, ServiceError, call, tokenizing};
-use crate::job::{JobHandle, JobResult, now_ms};
-use crate::lane::work::{EmbedWork, Results};
-use crate::lane::{output, profile};
-use crate::rpc::context::RequestId;
+use crate::job::{JobHandle, JobResult, JobWait, now_ms};
+use crate::lane::loaded::Loaded;
+use crate::lane::work::{Made, Results};
+use crate::rpc::context::{Holds, RequestId};
+use crate::schedule::Flow;
 use crate::state::Daemon;
 use crate::store::{Committed, JobRow, NewPage, OpenItem, PageRead, Store, StoreError};
-use crate::text::{Encoded, Limits};
+use crate::text::Limits;
 
-/// Items that are tokenized at a time.
-const WINDOW_ITEMS: u32 = 1_024;
-/// Bytes of text that are tokenized at a time, after the first item.
-const WINDOW_BYTES: u64 = 4 << 20;
+/// Quanta of one window, about.
+const WINDOW_QUANTA: u64 = 16;
+/// Items of one window at most.
+const WINDOW_ITEMS: u64 = 1_024;
+/// Bytes of text of one window, after its first item: at least and at most.
+const WINDOW_BYTES: (u64, u64) = (64 << 10, 4 << 20);
+/// Bytes of text to a token, before anything was tokenized.
+const BYTES_OF_TOKEN: u64 = 4;
 /// Bytes of one page, after its first item (DECISIONS, jobs).
 const PAGE_BYTES: usize = 512 << 10;
 /// How long a job waits for its lane at most: a load takes no longer.
@@ -47,23 +53,88 @@ const CALL_DEADLINE: Duration = Duration::from_secs(3_600);
 /// The registry of jobs has no room, or the daemon stops; the job then has failed for now.
 pub(super) async fn start(daemon: &Arc<Daemon>, row: JobRow) -> Result<(), ServiceError> {
     let (id, model, created_ms) = (row.id.clone(), row.model.clone(), row.created_ms);
+    let (kind, progress) = (JobKind::from_name(&row.kind), progress(&row));
+    let estimated_ms = estimated_ms(daemon, &row);
     let work_daemon = Arc::clone(daemon);
-    let work = move |handle| run(work_daemon, row, handle);
-    let started = daemon
-        .jobs
-        .start_kept(&id, JobKind::EmbedBatch, &model, created_ms, work);
+    let work = move |handle: JobHandle| async move {
+        handle.expects(estimated_ms);
+        match kind {
+            JobKind::RerankScore => run::<RerankJobOptions>(work_daemon, row, handle).await,
+            _ => run::<EmbedJobOptions>(work_daemon, row, handle).await,
+        }
+    };
+    let started = daemon.jobs.start_kept(&id, kind, &model, created_ms, progress, work);
     if let Err(error) = &started {
         settle(daemon, id, event(error), Some(error)).await?;
     }
     started
 }
 
+/// How far a kept job is.
+pub(super) fn progress(row: &JobRow) -> JobProgress {
+    let phase = match JobKind::from_name(&row.kind) {
+        kind if !kind.has_texts() => return JobProgress::default(),
+        _ if row.state == JobState::Open => "append",
+        JobKind::RerankScore => RerankJobOptions::PHASE,
+        _ => EmbedJobOptions::PHASE,
+    };
+    let open = row.state == JobState::Open;
+    JobProgress {
+        phase: phase.to_owned(),
+        done: if open { row.items } else { row.committed },
+        total: (!open).then_some(row.items),
+        unit: "items".to_owned(),
+    }
+}
+
+/// About how long the rest of a job takes on its lane alone, in milliseconds, where the lane is there and was measured.
+pub(super) fn estimated_ms(daemon: &Daemon, row: &JobRow) -> Option<u64> {
+    if row.state.is_terminal() || row.items == 0 {
+        return None;
+    }
+    let lanes = daemon.lanes.all();
+    let mut lanes = lanes
+        .iter()
+        .filter(|lane| lane.record.id == row.model || lane.name.starts_with(&row.model));
+    let loaded = lanes.find_map(|lane| lane.loaded())?;
+    left_ms(&loaded, row, row.committed)
+}
+
+/// About how long the items of a job beyond the first `done` take on this lane alone.
+fn left_ms(loaded: &Loaded, row: &JobRow, done: u64) -> Option<u64> {
+    let left = row.items.saturating_sub(done);
+    let share = u128::from(row.bytes) * u128::from(left) / u128::from(row.items.max(1));
+    let tokens = loaded.tokens_in(u64::try_from(share).unwrap_or(u64::MAX), BYTES_OF_TOKEN);
+    let nanos = loaded.executor.bulk_nanos(tokens)?;
+    Some(nanos.div_ceil(1_000_000))
+}
+
 /// The work of a job from its turn to its end, which is kept before it is shown.
-async fn run(daemon: Arc<Daemon>, row: JobRow, handle: JobHandle) -> Result<Option<JobResult>, ServiceError> {
+async fn run<K: BatchKind>(
+    daemon: Arc<Daemon>,
+    row: JobRow,
+    handle: JobHandle,
+) -> Result<Option<JobResult>, ServiceError> {
     if moved(&daemon, &handle, JobEvent::Start, None).await? != Some(JobState::Running) {
         return Err(ServiceError::cancelled());
     }
-    match embed(&daemon, &row, &handle).await {
+    let kind = K::read(&row.request).map_err(|error| ServiceError::internal(error.to_string()));
+    let worked = match kind {
+        Ok(kind) => {
+            let job = Job {
+                flow: Arc::new(daemon.compute.open_flow(row.weight)),
+                done: row.committed,
+                space: None,
+                kind: Arc::new(kind),
+                daemon: &daemon,
+                handle: &handle,
+                row: &row,
+            };
+            job.work_off().await
+        }
+        Err(error) => Err(error),
+    };
+    match worked {
         // Cancelled after its last page was kept: both records say so.
         Ok(()) => match moved(&daemon, &handle, JobEvent::Finish, None).await? {
             Some(JobState::Done) => Ok(None),
@@ -90,21 +161,29 @@ async fn moved(
     in_the_end(daemon, handle, step).await
 }
 
-/// Runs `work` on the store as soon as the disk takes it: a job waits for room, keeps what it has, and can be cancelled
-/// meanwhile. Otherwise it would end unseen by the store, which its key would name as running for ever.
+/// Runs `work` on the store as soon as the disk takes it: a job waits for room, keeps what it has, says why it waits, and
+/// can be cancelled meanwhile. Otherwise it would end unseen by the store, which its key would name as running for ever.
 async fn in_the_end<T: Send + 'static>(
     daemon: &Arc<Daemon>,
     handle: &JobHandle,
     work: impl Fn(&Store) -> Result<T, StoreError> + Clone + Send + 'static,
 ) -> Result<T, ServiceError> {
+    let mut waits = false;
     loop {
         let (store, work) = (daemon.store.clone(), work.clone());
         match daemon.tasks.blocking("store", move || work(&store)).await? {
             Err(error) if error.may_pass() => {
                 tracing::warn!(target: "synapse", job_id = %handle.id(), "the job waits for the disk: {error}");
+                waits = true;
+                handle.waits_for(Some(JobWait::Disk));
                 pause(handle, DISK_PAUSE_MS).await?;
             }
-            outcome => return Ok(outcome?),
+            outcome => {
+                if waits {
+                    handle.waits_for(None);
+                }
+                return Ok(outcome?);
+            }
         }
     }
 }
@@ -136,72 +215,6 @@ pub(super) async fn on_disk<T: Send + 'static>(
     Ok(daemon.tasks.blocking("store", move || work(&store)).await??)
 }
 
-/// Embeds what is open, window by window.
-async fn embed(daemon: &Arc<Daemon>, row: &JobRow, handle: &JobHandle) -> Result<(), ServiceError> {
-    let options =
-        EmbedJobOptions::from_text(&row.request).map_err(|error| ServiceError::internal(error.to_string()))?;
-    let (mut done, mut turned_away) = (row.committed, 0);
-    handle.progress("embed", done, Some(row.items), "items");
-    loop {
-        let id = row.id.clone();
-        let window = in_the_end(daemon, handle, move |store| {
-            store.open_items(&id, WINDOW_ITEMS, WINDOW_BYTES)
-        })
-        .await?;
-        if window.is_empty() {
-            return Ok(());
-        }
-        let admitted = lane(daemon, row, &options, handle).await?;
-        same_space(daemon, row, handle, &admitted).await?;
-        let before = done;
-        match embed_window(daemon, row, &options, &admitted, handle, window, &mut done).await {
-            // The model left memory under the job: what was kept stays, the rest waits for the lane again.
-            Err(error) if *error.code() == ErrorCode::ModelLoading && turned_away < 3 => {
-                turned_away = if done > before { 0 } else { turned_away + 1 };
-            }
-            outcome => outcome?,
-        }
-    }
-}
-
-/// A context for a call without a caller.
-fn context(handle: &JobHandle) -> RequestContext {
-    let received = Instant::now();
-    RequestContext {
-        request_id: RequestId::new(0, 0),
-        received,
-        deadline: received + CALL_DEADLINE,
-        max_queue: CALL_DEADLINE,
-        cancel: handle.cancel().child_token(),
-    }
-}
-
-/// The job's lane, once it serves.
-async fn lane(
-    daemon: &Arc<Daemon>,
-    row: &JobRow,
-    options: &EmbedJobOptions,
-    handle: &JobHandle,
-) -> Result<Admitted, ServiceError> {
-    let until = Instant::now() + LANE_PATIENCE;
-    loop {
-        let demand = Demand {
-            model: &row.model,
-            kind: EngineKind::Embed,
-            constraints: &options.constraints(),
-            target_fingerprint: options.target_fingerprint.as_deref(),
-            query: false,
-        };
-        let shape = |record: &Record| profile::served_shape(record, options.dimensions, options.normalize);
-        match admit(daemon, &context(handle), demand, shape).await {
-            Err(error) if *error.code() == ErrorCode::ModelLoading && Instant::now() < until => {
-                pause(handle, error.retry_after_ms().unwrap_or(500)).await?;
-            }
-            outcome => return outcome,
-        }
-    }
-}
-
 async fn pause(handle: &JobHandle, milliseconds: u64) -> Result<(), ServiceError> {
     tokio::select! {
         biased;
@@ -210,180 +223,276 @@ async fn pause(handle: &JobHandle, milliseconds: u64) -> Result<(), ServiceError
     }
 }
 
-/// All pages of a job are of one numeric space: a job that goes on after the model has changed would mix two.
-async fn same_space(
-    daemon: &Arc<Daemon>,
-    row: &JobRow,
-    handle: &JobHandle,
-    admitted: &Admitted,
-) -> Result<(), ServiceError> {
-    let id = row.id.clone();
-    let PageRead::Body(first) = in_the_end(daemon, handle, move |store| store.job_page(&id, 0)).await? else {
-        return Ok(());
-    };
-    let first = JobPage::from_bytes(&first).map_err(|error| ServiceError::storage_failed(error.to_string()))?;
-    if first.fingerprint == admitted.fingerprint {
-        return Ok(());
-    }
-    let message = format!(
-        "the job's first pages are in the numeric space {}; the model now serves {}; submit the texts again under \
-         another request_key",
-        first.fingerprint, admitted.fingerprint,
-    );
-    Err(ServiceError::substitution_rejected(message).detail(|detail| {
-        detail.reason = Some("fingerprint_mismatch".to_owned());
-        detail.fingerprint = Some(admitted.fingerprint.clone());
-    }))
-}
-
-/// Tokenizes a window and gives it to the engine, quantum by quantum.
-async fn embed_window(
-    daemon: &Arc<Daemon>,
-    row: &JobRow,
-    options: &EmbedJobOptions,
-    admitted: &Admitted,
-    handle: &JobHandle,
-    window: Vec<OpenItem>,
-    done: &mut u64,
-) -> Result<(), ServiceError> {
-    let positions: Vec<u64> = window.iter().map(|open| open.position).collect();
-    let names: Vec<String> = window.iter().map(|open| open.item.id.clone()).collect();
-    let tokenized = tokenize(daemon, options, admitted, handle, window).await?;
-    let Sorted {
-        outcomes,
-        encoded,
-        sound,
-    } = items::sort(names, tokenized, |text| text);
-    let page = Pages {
-        daemon,
-        handle,
-        row,
-        admitted,
-        role: options.role.unwrap_or(Role::Document),
-    };
-    let failed: Vec<Item> = outcomes
-        .iter()
-        .zip(&positions)
-        .filter(|(outcome, _)| outcome.error.is_some())
-        .map(|(outcome, position)| Item {
-            position: *position,
-            outcome: outcome.clone(),
-            vector: None,
-        })
-        .collect();
-    page.keep(failed, done).await?;
-    let lengths: Vec<u32> = encoded.iter().map(|text| text.effective_tokens).collect();
-    let mut packing = Packing::new(&lengths, &[]);
-    loop {
-        let mut bounds = call::envelope(admitted);
-        bounds.max_tokens = bounds.max_tokens.min(admitted.loaded.executor.quantum_units());
-        let Some(quantum) = packing.next(bounds) else { break };
-        let rows = call_lane(daemon, admitted, handle, &quantum, &encoded).await?;
-        let kept = quantum.iter().zip(rows).map(|(&item, engine_row)| {
-            let at = sound[item];
-            let (outcome, vector) = match output::serve(&engine_row, admitted.shape) {
-                Ok(vector) => (outcomes[at].clone(), Some(vector)),
-                Err(error) => {
-                    let error = ServiceError::non_finite_output(error.to_string());
-                    (items::failed(outcomes[at].id.clone(), &error), None)
-                }
-            };
-            Item {
-                position: positions[at],
-                outcome,
-                vector,
-            }
-        });
-        page.keep(kept.collect(), done).await?;
-        handle.progress("embed", *done, Some(row.items), "items");
-    }
-    Ok(())
-}
-
-/// One engine call, as soon as the lane has room for it.
-async fn call_lane(
-    daemon: &Arc<Daemon>,
-    admitted: &Admitted,
-    handle: &JobHandle,
-    quantum: &[usize],
-    encoded: &[Encoded],
-) -> Result<Vec<Vec<f32>>, ServiceError> {
-    let tokens: u64 = quantum
-        .iter()
-        .map(|&item| u64::from(encoded[item].effective_tokens))
-        .sum();
-    let bytes = tokens
-        .saturating_mul(8)
-        .saturating_add(wide(quantum.len()) * u64::from(admitted.loaded.model.dims) * 8);
-    loop {
-        let texts = quantum.iter().map(|&item| encoded[item].clone()).collect();
-        let rows = Results::together(quantum.len(), Vec::new());
-        let work = EmbedWork::new(&admitted.loaded, texts, call::envelope(admitted), rows);
-        match call::run(daemon, &context(handle), admitted, Class::Bulk, bytes, None, work).await {
-            Err(error) if *error.code() == ErrorCode::QueueFull => {
-                pause(handle, error.retry_after_ms().unwrap_or(100)).await?;
-            }
-            outcome => return outcome,
-        }
-    }
-}
-
-async fn tokenize(
-    daemon: &Arc<Daemon>,
-    options: &EmbedJobOptions,
-    admitted: &Admitted,
-    handle: &JobHandle,
-    window: Vec<OpenItem>,
-) -> Result<Vec<Result<Encoded, ServiceError>>, ServiceError> {
-    let loaded = Arc::clone(&admitted.loaded);
-    let limits = Limits {
-        max_tokens: admitted.lane.max_tokens(),
-        truncate: options.truncate.unwrap_or(admitted.lane.record.truncate_default),
-        max_bytes: daemon.config.inline.max_item_bytes,
-    };
-    let role = options.role.unwrap_or(Role::Document);
-    let expected = window.len();
-    let tokenized = tokenizing::on_the_pool(daemon, &context(handle), move |caller| {
-        let template = (role != Role::None)
-            .then(|| loaded.templates.get(role.as_str()))
-            .flatten();
-        let encode = |open: OpenItem| -> Result<Encoded, ServiceError> {
-            let text = std::str::from_utf8(&open.item.text)
-                .map_err(|_| ServiceError::invalid_text("the text was no valid Unicode; send whole characters"))?;
-            Ok(loaded.tokenizer.encode(text, template, limits)?)
-        };
-        window
-            .into_iter()
-            .map_while(|open| (!caller.has_left()).then(|| encode(open)))
-            .collect::<Vec<_>>()
-    })
-    .await?;
-    if tokenized.len() < expected {
-        return Err(ServiceError::cancelled());
-    }
-    Ok(tokenized)
+/// Whether the lane may take the rest later.
+fn may_pass(error: &ServiceError) -> bool {
+    matches!(error.code(), ErrorCode::ModelLoading | ErrorCode::QueueFull)
 }
 
 /// One item with its outcome.
-struct Item {
+struct Item<S> {
     position: u64,
     outcome: ItemOutcome,
-    vector: Option<Vec<f32>>,
+    served: Option<S>,
 }
 
-/// Writes pages.
-struct Pages<'a> {
+/// The texts of a window, tokenized.
+struct Window<T> {
+    /// Each item's place in the input.
+    positions: Vec<u64>,
+    /// How each item fared so far.
+    outcomes: Vec<ItemOutcome>,
+    /// `sound[n]` is the place in the window of the n-th of `texts`.
+    sound: Vec<usize>,
+    texts: Arc<[T]>,
+    tokens: u64,
+}
+
+/// A job at work.
+struct Job<'a, K> {
     daemon: &'a Arc<Daemon>,
     handle: &'a JobHandle,
     row: &'a JobRow,
-    admitted: &'a Admitted,
-    role: Role,
+    kind: Arc<K>,
+    flow: Arc<Flow>,
+    /// Items that are kept.
+    done: u64,
+    /// The numeric space of the pages, once there is one.
+    space: Option<String>,
 }
 
-impl Pages<'_> {
+impl<K: BatchKind> Job<'_, K> {
+    /// Works off what is open, window by window.
+    async fn work_off(mut self) -> Result<(), ServiceError> {
+        let mut turned_away = 0;
+        self.report();
+        while self.done < self.row.items {
+            let admitted = self.lane().await?;
+            self.same_space(&admitted).await?;
+            let window = self.open_items(&admitted).await?;
+            if window.is_empty() {
+                break;
+            }
+            let before = self.done;
+            match self.work_off_window(&admitted, window).await {
+                // The model left memory under the job: what was kept stays, the rest waits for the lane again.
+                Err(error) if may_pass(&error) && turned_away < 3 => {
+                    turned_away = if self.done > before { 0 } else { turned_away + 1 };
+                }
+                outcome => outcome?,
+            }
+        }
+        Ok(())
+    }
+
+    fn report(&self) {
+        self.handle.progress(K::PHASE, self.done, Some(self.row.items), "items");
+    }
+
+    /// A context for a call without a caller.
+    fn context(&self) -> RequestContext {
+        let received = Instant::now();
+        RequestContext {
+            request_id: RequestId::new(0, 0),
+            received,
+            deadline: received + CALL_DEADLINE,
+            max_queue: CALL_DEADLINE,
+            cancel: self.handle.cancel().child_token(),
+            holds: Holds::default(),
+        }
+    }
+
+    /// The job's lane, once it serves.
+    async fn lane(&self) -> Result<Admitted, ServiceError> {
+        let until = Instant::now() + LANE_PATIENCE;
+        loop {
+            match self.kind.admit(self.daemon, &self.context(), &self.row.model).await {
+                Err(error) if *error.code() == ErrorCode::ModelLoading && Instant::now() < until => {
+                    self.handle.waits_for(Some(JobWait::Model));
+                    pause(self.handle, error.retry_after_ms().unwrap_or(500)).await?;
+                }
+                outcome => {
+                    self.handle.waits_for(None);
+                    return outcome;
+                }
+            }
+        }
+    }
+
+    /// All pages of a job are of one numeric space: a job that goes on after the model has changed would mix two.
+    async fn same_space(&mut self, admitted: &Admitted) -> Result<(), ServiceError> {
+        if self.space.is_none() && self.done > 0 {
+            let id = self.row.id.clone();
+            let read = in_the_end(self.daemon, self.handle, move |store| store.job_page(&id, 0)).await?;
+            if let PageRead::Body(first) = read {
+                let space = K::space(&first).map_err(|error| ServiceError::storage_failed(error.to_string()))?;
+                self.space = Some(space);
+            }
+        }
+        let space = self.space.get_or_insert_with(|| admitted.fingerprint.clone());
+        if *space == admitted.fingerprint {
+            return Ok(());
+        }
+        let message = format!(
+            "the job's first pages are in the numeric space {space}; the model now serves {}; submit the texts again \
+             under another request_key",
+            admitted.fingerprint,
+        );
+        Err(ServiceError::substitution_rejected(message).detail(|detail| {
+            detail.reason = Some("fingerprint_mismatch".to_owned());
+            detail.fingerprint = Some(admitted.fingerprint.clone());
+        }))
+    }
+
+    /// The next texts: about as many as 16 quanta take, and no more than a part of the lane's bytes.
+    async fn open_items(&self, admitted: &Admitted) -> Result<Vec<OpenItem>, ServiceError> {
+        let budget = self.daemon.config.schedule.lane_byte_budget;
+        let quanta = admitted
+            .loaded
+            .executor
+            .quantum_units()
+            .saturating_mul(WINDOW_QUANTA * BYTES_OF_TOKEN);
+        let bytes = quanta.clamp(WINDOW_BYTES.0, WINDOW_BYTES.1).min(budget / 64);
+        let each = K::result_bytes(admitted).max(1) * 2;
+        let items = WINDOW_ITEMS.min(budget / 4 / each).max(1);
+        let items = u32::try_from(items).unwrap_or(u32::MAX);
+        let id = self.row.id.clone();
+        let read = move |store: &Store| store.open_items(&id, items, bytes);
+        in_the_end(self.daemon, self.handle, read).await
+    }
+
+    /// Tokenizes a window and gives it to the engine; what fails before that is kept first.
+    async fn work_off_window(&mut self, admitted: &Admitted, window: Vec<OpenItem>) -> Result<(), ServiceError> {
+        let window = self.tokenize(admitted, window).await?;
+        let failed = window.outcomes.iter().zip(&window.positions);
+        let failed = failed.filter(|(outcome, _)| outcome.error.is_some());
+        let failed = failed.map(|(outcome, position)| Item {
+            position: *position,
+            outcome: outcome.clone(),
+            served: None,
+        });
+        self.keep(admitted, failed.collect()).await?;
+        let before = self.done;
+        while !window.texts.is_empty() {
+            match self.call(admitted, &window).await {
+                Err(error) if *error.code() == ErrorCode::QueueFull && self.done == before => {
+                    self.handle.waits_for(Some(JobWait::Lane));
+                    pause(self.handle, error.retry_after_ms().unwrap_or(100)).await?;
+                }
+                outcome => {
+                    self.handle.waits_for(None);
+                    return outcome;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn tokenize(&self, admitted: &Admitted, window: Vec<OpenItem>) -> Result<Window<K::Text>, ServiceError> {
+        let positions: Vec<u64> = window.iter().map(|open| open.position).collect();
+        let names: Vec<String> = window.iter().map(|open| open.item.id.clone()).collect();
+        let limits = Limits {
+            max_tokens: admitted.lane.max_tokens(),
+            truncate: self.kind.truncate().unwrap_or(admitted.lane.record.truncate_default),
+            max_bytes: self.daemon.config.inline.max_item_bytes,
+        };
+        let (kind, loaded) = (Arc::clone(&self.kind), Arc::clone(&admitted.loaded));
+        let tokenized = tokenizing::on_the_pool(self.daemon, &self.context(), move |caller| {
+            let mut tokenized = Vec::with_capacity(window.len());
+            for open in window {
+                if caller.has_left() {
+                    return Err(ServiceError::cancelled());
+                }
+                let encoded = match std::str::from_utf8(&open.item.text) {
+                    Ok(text) => kind.encode(&loaded, text, limits),
+                    Err(_) => Err(NotEncoded::Text(ServiceError::invalid_text(
+                        "the text was no valid Unicode; send whole characters",
+                    ))),
+                };
+                tokenized.push(match encoded {
+                    Ok(text) => {
+                        let tokens = u64::from(K::tokens(&text).effective_tokens);
+                        loaded.tokenized(wide(open.item.text.len()), tokens);
+                        Ok(text)
+                    }
+                    Err(NotEncoded::Text(error)) => Err(error),
+                    Err(NotEncoded::Job(error)) => return Err(error),
+                });
+            }
+            Ok(tokenized)
+        })
+        .await??;
+        let Sorted {
+            outcomes,
+            encoded,
+            sound,
+        } = items::sort(names, tokenized, K::tokens);
+        let tokens = encoded.iter().map(|text| u64::from(K::tokens(text).effective_tokens));
+        Ok(Window {
+            positions,
+            outcomes,
+            sound,
+            tokens: tokens.sum(),
+            texts: encoded.into(),
+        })
+    }
+
+    /// One call of many quanta, whose results are kept while the next quantum runs.
+    async fn call(&mut self, admitted: &Admitted, window: &Window<K::Text>) -> Result<(), ServiceError> {
+        let results = wide(window.texts.len()).saturating_mul(K::result_bytes(admitted) * 2);
+        let bytes = window.tokens.saturating_mul(8).saturating_add(results);
+        let (job, made) = mpsc::unbounded_channel();
+        let work = K::work(admitted, Arc::clone(&window.texts), Results::AsMade(job));
+        // Holds the call's bytes until everything that it made is kept.
+        let ctx = self.context();
+        let (daemon, flow) = (self.daemon, Arc::clone(&self.flow));
+        let call = call::run(daemon, &ctx, admitted, Class::Bulk, bytes, Some(&flow), work);
+        let keeping = self.keep_as_made(admitted, window, made);
+        tokio::pin!(call, keeping);
+        tokio::select! {
+            kept = &mut keeping => {
+                kept?;
+                call.await.map(drop)
+            }
+            // What was made is kept, however the call ended.
+            called = &mut call => {
+                keeping.await?;
+                called.map(drop)
+            }
+        }
+    }
+
+    async fn keep_as_made(
+        &mut self,
+        admitted: &Admitted,
+        window: &Window<K::Text>,
+        mut made: mpsc::UnboundedReceiver<Made<K::Made>>,
+    ) -> Result<(), ServiceError> {
+        while let Some(quantum) = made.recv().await {
+            let items = quantum.into_iter().map(|(text, made)| {
+                let at = window.sound[text];
+                let (outcome, served) = match K::serve(made, admitted) {
+                    Ok(served) => (window.outcomes[at].clone(), Some(served)),
+                    Err(error) => (items::failed(window.outcomes[at].id.clone(), &error), None),
+                };
+                Item {
+                    position: window.positions[at],
+                    outcome,
+                    served,
+                }
+            });
+            self.keep(admitted, items.collect()).await?;
+        }
+        Ok(())
+    }
+
     /// Keeps items in pages of at most 512 KiB, each of at least one item.
-    async fn keep(&self, items: Vec<Item>, done: &mut u64) -> Result<(), ServiceError> {
+    async fn keep(&mut self, admitted: &Admitted, items: Vec<Item<K::Served>>) -> Result<(), ServiceError> {
         let count = wide(items.len());
+        let size = |item: &Item<K::Served>| {
+            let result = item.served.as_ref().map_or(0, K::page_bytes);
+            // Its id, and the words around it.
+            result + item.outcome.id.len() + 256
+        };
         let mut pages = Vec::new();
         let mut rest = items.into_iter().peekable();
         while let Some(first) = rest.next() {
@@ -393,19 +502,18 @@ impl Pages<'_> {
                 bytes += size(&next);
                 page.push(next);
             }
-            pages.push(self.page(page));
+            pages.push(self.page(admitted, page));
         }
         if pages.is_empty() {
             return Ok(());
         }
         let id = self.row.id.clone();
-        match in_the_end(self.daemon, self.handle, move |store| {
-            store.commit_pages(&id, pages.clone())
-        })
-        .await?
-        {
+        let commit = move |store: &Store| store.commit_pages(&id, pages.clone());
+        match in_the_end(self.daemon, self.handle, commit).await? {
             Committed::Kept => {
-                *done += count;
+                self.done += count;
+                self.report();
+                self.handle.expects(left_ms(&admitted.loaded, self.row, self.done));
                 Ok(())
             }
             Committed::NotRunning => Err(ServiceError::cancelled()),
@@ -415,38 +523,12 @@ impl Pages<'_> {
         }
     }
 
-    fn page(&self, items: Vec<Item>) -> NewPage {
-        let record = &self.admitted.lane.record;
+    fn page(&self, admitted: &Admitted, items: Vec<Item<K::Served>>) -> NewPage {
         let positions = items.iter().map(|item| item.position).collect();
-        let (outcomes, vectors) = items
-            .into_iter()
-            .map(|item| {
-                let vector = item.vector.map(|values| Vector::encode(&values, Encoding::Base64));
-                (item.outcome, vector)
-            })
-            .unzip();
-        let page = JobPage {
-            fingerprint: self.admitted.fingerprint.clone(),
-            numeric_profile_id: self.admitted.lane.profile_id.to_string(),
-            table_epoch: self.admitted.table.epoch(),
-            dims: self.admitted.shape.dims,
-            provenance: Provenance {
-                by: self.admitted.served_by(),
-                role: self.role,
-                template_id: profile::template_id(record, self.role),
-                normalized: self.admitted.shape.normalized,
-            },
-            items: outcomes,
-            vectors,
-        };
+        let (outcomes, served) = items.into_iter().map(|item| (item.outcome, item.served)).unzip();
         NewPage {
             positions,
-            body: page.to_bytes(),
+            body: self.kind.page(admitted, outcomes, served),
         }
     }
-}
-
-/// About what an item takes in a page: its vector in base64, its id, and the words around them.
-fn size(item: &Item) -> usize {
-    item.vector.as_ref().map_or(0, |vector| vector.len() * 16 / 3) + item.outcome.id.len() + 256
 }

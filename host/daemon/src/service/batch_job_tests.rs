@@ -6,17 +6,19 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
+use synapse_core::job::JobEvent;
 use synapse_wire::client::{
-    BatchItem, EmbedBatchResult, EmbedJobOptions, Encoding, JobAppendParams, JobCreateParams, JobOperation, JobPage,
-    JobPageResult, JobParams, JobResultParams, JobState, JobView, Text,
+    BatchItem, EmbedBatchResult, EmbedJobOptions, Encoding, JobAppendParams, JobCreateParams, JobKind, JobOperation,
+    JobPage, JobPageResult, JobParams, JobResult, JobResultParams, JobState, JobView, RerankScoreResult, Text,
 };
 
-use super::toy::{Bench, HANG, Setup, ask, batch, code, query};
+use super::toy::{Bench, HANG, Setup, ask, ask_scores, batch, code, query, rerank};
 use super::{
     ErrorCode, ServiceError, embed_batch, job_append, job_cancel, job_create, job_list, job_result, job_seal,
-    job_status,
+    job_status, rerank_score,
 };
 use crate::config::Config;
+use crate::store::NewWork;
 
 fn texts(range: std::ops::Range<u32>) -> Vec<BatchItem> {
     // One to six words: lengths of 3 to 8 tokens, so a quantum of 12 tokens holds one to three of them.
@@ -35,6 +37,7 @@ async fn create(bench: &Bench, key: Option<&str>) -> String {
         model: "toy".to_owned(),
         options: EmbedJobOptions::default(),
         request_key: key.map(ToOwned::to_owned),
+        weight: None,
     };
     job_create::run(&bench.daemon, &bench.ctx(), params)
         .await
@@ -71,6 +74,19 @@ async fn page(bench: &Bench, job: &str, number: u64) -> JobPageResult {
         encoding: Some(Encoding::Array),
     };
     job_result::run(&bench.daemon, &bench.ctx(), params).await.unwrap()
+}
+
+/// One page, as soon as it is there.
+async fn there(bench: &Bench, job: &str, number: u64) -> JobPage {
+    let found = async {
+        loop {
+            if let Some(content) = page(bench, job, number).await.content {
+                return content;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(HANG, found).await.unwrap()
 }
 
 /// Walks the pages while the job runs, to its end.
@@ -220,10 +236,8 @@ async fn a_job_goes_on_after_a_restart() {
     tokio::task::spawn_blocking(move || at_third.recv_timeout(HANG).unwrap())
         .await
         .unwrap();
-    let kept = vectors(&[
-        page(&bench, &job, 0).await.content.unwrap(),
-        page(&bench, &job, 1).await.content.unwrap(),
-    ]);
+    // Pages are written while the next quantum runs.
+    let kept = vectors(&[there(&bench, &job, 0).await, there(&bench, &job, 1).await]);
 
     let bench = bench.restart_with_engine().await;
     let view = status(&bench, &job).await;
@@ -272,6 +286,7 @@ async fn a_cancelled_job_keeps_its_pages_and_computes_nothing_more() {
     tokio::task::spawn_blocking(move || at_second.recv_timeout(HANG).unwrap())
         .await
         .unwrap();
+    there(&bench, &job, 0).await;
     job_cancel::run(&bench.daemon, &bench.ctx(), named(&job)).await.unwrap();
     open.send(()).unwrap();
     let (state, pages) = walk(&bench, &job).await;
@@ -326,6 +341,7 @@ async fn what_a_job_could_not_do_is_refused_before_its_texts() {
             model: model.to_owned(),
             options,
             request_key: key.map(ToOwned::to_owned),
+            weight: None,
         };
         let (daemon, ctx) = (bench.daemon.clone(), bench.ctx());
         async move { job_create::run(&daemon, &ctx, params).await }
@@ -374,4 +390,243 @@ async fn what_a_job_could_not_do_is_refused_before_its_texts() {
         (facts.limit.as_deref(), facts.maximum, facts.actual),
         (Some("jobs.max_items"), Some(2), Some(3))
     );
+}
+
+/// Waits until so many bulk calls wait on the toy's lane.
+async fn until_waiting(bench: &Bench, calls: usize) {
+    let lane = bench.daemon.lanes.all().remove(0);
+    let waiting = async {
+        while lane.loaded().unwrap().executor.load().bulk_waiting < calls {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(HANG, waiting).await.unwrap();
+}
+
+/// A job of so many texts of so many words, each of which is `words + 2` tokens.
+async fn job_of(bench: &Bench, count: u32, words: usize, weight: u32) -> String {
+    let params = JobCreateParams {
+        operation: JobOperation::EmbedBatch,
+        model: "toy".to_owned(),
+        options: EmbedJobOptions::default(),
+        request_key: None,
+        weight: Some(weight),
+    };
+    let job = job_create::run(&bench.daemon, &bench.ctx(), params)
+        .await
+        .unwrap()
+        .job_id;
+    let text = "one ".repeat(words);
+    let items = (0..count)
+        .map(|n| BatchItem::new(format!("t{n}"), text.trim()))
+        .collect();
+    append(bench, &job, 0, items).await;
+    seal(bench, &job).await.unwrap();
+    job
+}
+
+/// The engine stops in its next call until the returned gate is opened.
+fn gate(bench: &Bench) -> (std::sync::mpsc::Receiver<()>, std::sync::mpsc::SyncSender<()>) {
+    let (reached, at_gate) = sync_channel(1);
+    let (open, opened) = sync_channel::<()>(1);
+    bench.script.then(move |_, _| {
+        reached.send(()).unwrap();
+        opened.recv_timeout(HANG).unwrap();
+        Ok(())
+    });
+    (at_gate, open)
+}
+
+async fn ends(bench: &Bench, jobs: &[String]) {
+    for job in jobs {
+        assert_eq!(walk(bench, job).await.0, JobState::Done);
+    }
+}
+
+/// Proves SCHED-06. fault-reports 93: small jobs that come while as many large ones are at work as once had turns all end
+/// before a quarter of the large ones is done.
+#[tokio::test]
+async fn small_jobs_do_not_wait_behind_large_ones() {
+    let bench = Bench::loaded().await;
+    let (at_gate, open) = gate(&bench);
+    let mut jobs = Vec::new();
+    for _ in 0..4 {
+        // Texts of 8 tokens: one a quantum.
+        jobs.push(job_of(&bench, 40, 6, 1).await);
+    }
+    tokio::task::spawn_blocking(move || at_gate.recv_timeout(HANG).unwrap())
+        .await
+        .unwrap();
+    for _ in 0..6 {
+        // Three texts of 3 tokens: all in one quantum.
+        jobs.push(job_of(&bench, 3, 1, 1).await);
+    }
+    until_waiting(&bench, 9).await;
+    open.send(()).unwrap();
+    ends(&bench, &jobs).await;
+    let calls = bench.script.calls();
+    let last_small = calls.iter().rposition(|call| call[0] == 3).unwrap();
+    let large_before = calls[..last_small].iter().filter(|call| call[0] == 8).count();
+    assert!(
+        large_before < 4 * 40 / 4,
+        "{large_before} of 160 before the last small job"
+    );
+}
+
+/// Proves SCHED-06. A job of the fourfold weight gets about the fourfold time.
+#[tokio::test]
+async fn the_weight_of_a_job_reaches_the_scheduler() {
+    let bench = Bench::loaded().await;
+    let (at_gate, open) = gate(&bench);
+    for _ in 0..79 {
+        bench.script.then(|_, _| {
+            std::thread::sleep(Duration::from_millis(3));
+            Ok(())
+        });
+    }
+    // One text a quantum: 7 and 8 tokens.
+    let light = job_of(&bench, 40, 5, 1).await;
+    tokio::task::spawn_blocking(move || at_gate.recv_timeout(HANG).unwrap())
+        .await
+        .unwrap();
+    let heavy = job_of(&bench, 40, 6, 4).await;
+    until_waiting(&bench, 1).await;
+    open.send(()).unwrap();
+    ends(&bench, &[light, heavy]).await;
+    let calls = bench.script.calls();
+    let last_heavy = calls.iter().rposition(|call| call[0] == 8).unwrap();
+    let light_before = calls[..last_heavy].iter().filter(|call| call[0] == 7).count();
+    assert!(
+        (4..=24).contains(&light_before),
+        "{light_before} of 40 beside the heavy job"
+    );
+    for weight in [0, 101] {
+        let params = JobCreateParams {
+            operation: JobOperation::EmbedBatch,
+            model: "toy".to_owned(),
+            options: EmbedJobOptions::default(),
+            request_key: None,
+            weight: Some(weight),
+        };
+        let refused = job_create::run(&bench.daemon, &bench.ctx(), params).await;
+        assert_eq!(code(refused), Some(ErrorCode::InvalidRequest), "{weight}");
+    }
+}
+
+/// A reader of scores, page by page, while the job runs.
+async fn scores(bench: &Bench, job: &str) -> (JobState, BTreeMap<String, Option<f32>>) {
+    let mut found = BTreeMap::new();
+    let walked = async {
+        let mut number = 0;
+        loop {
+            let next = page(bench, job, number).await;
+            assert!(next.content.is_none(), "a job that scores has no vectors");
+            match next.scores {
+                Some(page) => {
+                    assert_eq!(page.items.len(), page.scores.len());
+                    for (item, score) in page.items.into_iter().zip(page.scores) {
+                        assert!(found.insert(item.id, score).is_none(), "a candidate stands twice");
+                    }
+                    number += 1;
+                }
+                None if next.state.is_final() => return next.state,
+                None => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+        }
+    };
+    let state = tokio::time::timeout(HANG, walked).await.unwrap();
+    (state, found)
+}
+
+/// Proves API-11, API-15, JOB-04, JOB-06. Candidates over a cap are a job if the request has a key: the scores are those of
+/// an inline request, a restart loses nothing that was kept, and the same request goes on with the rest.
+#[tokio::test]
+async fn a_rerank_over_the_caps_becomes_a_job() {
+    let bench = Bench::loaded_with(Config::default(), "toy-rank").await;
+    let words = ["one", "two three", "four", "three two one"];
+    let documents: Vec<&str> = (0..90).map(|n| words[n % 4]).collect();
+    let request = |key: Option<&str>| {
+        let mut params = rerank("two", &documents);
+        params.request_key = key.map(ToOwned::to_owned);
+        params
+    };
+    let refused = rerank_score::run(&bench.daemon, &bench.ctx(), request(None)).await;
+    assert_eq!(code(refused), Some(ErrorCode::LimitExceeded), "without a key");
+    let inline = ask_scores(&bench, &bench.ctx(), rerank("two", &words)).await.unwrap();
+
+    let accepted = |outcome: Result<RerankScoreResult, ServiceError>| match outcome.unwrap() {
+        RerankScoreResult::Accepted(job) => job.job_id,
+        RerankScoreResult::Scores(_) => panic!("answered inline"),
+    };
+    bench.script.then(|_, _| Ok(()));
+    let (reached, at_second) = sync_channel(1);
+    bench.script.then(move |ctx, _| {
+        reached.send(()).unwrap();
+        while !ctx.control.cancelled() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Err(cancelled())
+    });
+    let job = accepted(rerank_score::run(&bench.daemon, &bench.ctx(), request(Some("key"))).await);
+    let again = accepted(rerank_score::run(&bench.daemon, &bench.ctx(), request(Some("key"))).await);
+    assert_eq!(again, job, "the same request, the same job");
+    tokio::task::spawn_blocking(move || at_second.recv_timeout(HANG).unwrap())
+        .await
+        .unwrap();
+    while page(&bench, &job, 0).await.scores.is_none() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+
+    let bench = bench.restart_with_engine().await;
+    let (state, kept) = scores(&bench, &job).await;
+    assert_eq!(state, JobState::FailedTransient);
+    assert!(!kept.is_empty() && kept.len() < 90, "{}", kept.len());
+    bench.load("toy-rank").await.unwrap();
+    let fresh = accepted(rerank_score::run(&bench.daemon, &bench.ctx(), request(Some("key"))).await);
+    assert_ne!(fresh, job);
+    let shown = status(&bench, &fresh).await;
+    assert!(shown.progress.done >= u64::try_from(kept.len()).unwrap(), "{shown:?}");
+    let (state, all) = scores(&bench, &fresh).await;
+    assert_eq!((state, all.len()), (JobState::Done, 90));
+    let scored: usize = bench.script.calls().iter().map(Vec::len).sum();
+    assert_eq!(scored, 90 - kept.len(), "nothing that was kept is scored again");
+    for (n, word) in (0..90).zip(0_usize..) {
+        assert_eq!(all[&format!("c{n}")], inline.scores[word % 4], "candidate {n}");
+    }
+    let other = {
+        let mut params = request(Some("key"));
+        params.query = Text::from("three");
+        rerank_score::run(&bench.daemon, &bench.ctx(), params).await
+    };
+    assert_eq!(code(other), Some(ErrorCode::IdempotencyConflict), "another query");
+}
+
+/// Proves JOB-01, JOB-04. A load is a row like any job: it is listed after a restart, and is asked for again by its own
+/// operation, not by a seal.
+#[tokio::test]
+async fn a_load_is_remembered_over_a_restart() {
+    let bench = Bench::loaded().await;
+    let (daemon, _dir) = bench.restart().await;
+    let ctx = super::toy::context(HANG, HANG);
+    let jobs = job_list::run(&daemon, &ctx, synapse_wire::client::JobListParams {})
+        .await
+        .unwrap()
+        .jobs;
+    let [load] = jobs.as_slice() else { panic!("{jobs:?}") };
+    assert_eq!((load.kind, load.state), (JobKind::ModelLoad, JobState::Done));
+    assert!(matches!(load.result, Some(JobResult::Load(_))), "{load:?}");
+    let row = NewWork {
+        id: "job-1-1".to_owned(),
+        uid: crate::job::owner(),
+        kind: "model_load".to_owned(),
+        model: "toy".to_owned(),
+        now_ms: 1,
+    };
+    daemon.store.accept_work(row).unwrap();
+    daemon
+        .store
+        .move_job("job-1-1", JobEvent::FailTransient, None, 2)
+        .unwrap();
+    let refused = job_seal::run(&daemon, &ctx, named("job-1-1")).await;
+    assert_eq!(code(refused), Some(ErrorCode::InvalidRequest));
 }

@@ -15,7 +15,7 @@ use crate::lane::load;
 use crate::schedule::{CallError, CallSpec, Flow, QuantumBounds, Work};
 use crate::state::Daemon;
 
-/// Runs `work`, which holds `bytes` until its result is gone; as a part of `flow`, where it is one call of several.
+/// Runs `work`, which holds `bytes` until the request's reply is written; as a part of `flow`, where it is one call of several.
 ///
 /// # Errors
 /// It was not admitted, did not start or end in time, was cancelled, or the engine failed; a model that the engine gave
@@ -40,7 +40,12 @@ pub(super) async fn run<W: Work>(
     let outcome = admitted.loaded.executor.submit(spec, work)?.outcome(&ctx.cancel).await;
     admitted.lane.touch();
     let error = match outcome {
-        Ok(output) => return Ok(output),
+        Ok((output, bytes)) => {
+            if let Some(bytes) = bytes {
+                ctx.holds.add(bytes);
+            }
+            return Ok(output);
+        }
         Err(error) => error,
     };
     if let CallError::Engine(error) = &error {

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use synapse_wire::client::{EmbedBatchParams, EmbedBatchResult, ErrorCode, JobAccepted, Role};
+use synapse_wire::client::{EmbedBatchParams, EmbedBatchResult, JobAccepted, Role};
 
 use super::embedding::{Ask, embed};
 use super::items::check_names;
@@ -36,16 +36,10 @@ pub async fn run(
         query: false,
     };
     match (embed(daemon, ctx, ask).await, keyed) {
-        (Err(error), Some(batch)) if is_over_a_cap(&error) => {
-            let job = job_input::accept(daemon, ctx, batch).await?;
+        (Err(error), Some(batch)) if job_input::is_over_a_cap(&error) => {
+            let job = job_input::accept_batch(daemon, ctx, batch).await?;
             Ok(EmbedBatchResult::Accepted(JobAccepted { job_id: job.job_id }))
         }
         (outcome, _) => Ok(outcome?.into()),
     }
-}
-
-/// Whether the batch as a whole is too much for an inline answer.
-fn is_over_a_cap(error: &ServiceError) -> bool {
-    let limit = error.facts().and_then(|facts| facts.limit.as_deref());
-    *error.code() == ErrorCode::LimitExceeded && limit.is_some_and(|limit| limit.starts_with("inline."))
 }

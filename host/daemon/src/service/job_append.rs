@@ -7,9 +7,9 @@ use std::sync::Arc;
 use synapse_wire::client::{JobAppendParams, JobAppendResult};
 
 use super::batch_job::on_disk;
-use super::job_input::{kept, limits, owner, refused};
+use super::job_input::{kept, limits, refused};
 use super::{RequestContext, ServiceError, items};
-use crate::job::now_ms;
+use crate::job::{now_ms, owner};
 use crate::state::Daemon;
 use crate::store::Appended;
 

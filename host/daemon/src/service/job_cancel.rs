@@ -27,7 +27,7 @@ pub async fn run(daemon: &Arc<Daemon>, _: &RequestContext, params: JobParams) ->
     .await?;
     match (daemon.jobs.cancel(&params.job_id), kept) {
         (Ok(known), _) => Ok(known),
-        (Err(_), Some(row)) => Ok(view(&row)),
+        (Err(_), Some(row)) => Ok(view(daemon, &row)),
         (Err(_), None) => Err(unknown_job()),
     }
 }

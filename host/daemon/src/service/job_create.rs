@@ -7,11 +7,13 @@ use std::sync::Arc;
 use synapse_wire::client::{JobAccepted, JobCreateParams, JobKind, JobOperation};
 
 use super::batch_job::on_disk;
-use super::job_input::{check_key, check_work, limits, owner};
+use super::job_input::{check_key, check_work, fresh, limits};
 use super::{RequestContext, ServiceError};
-use crate::job::now_ms;
 use crate::state::Daemon;
 use crate::store::{Created, NewJob};
+
+/// The largest share that a job may ask for.
+const MOST_WEIGHT: u32 = 100;
 
 /// Answers `job.create`.
 ///
@@ -26,16 +28,13 @@ pub async fn run(
     let JobOperation::EmbedBatch = params.operation;
     let options = params.options;
     check_work(daemon, ctx, &params.model, &options).await?;
-    let id = daemon.jobs.reserve_id().to_string();
     let new = NewJob {
-        id: id.clone(),
-        uid: owner(),
-        kind: JobKind::EmbedBatch.as_str().to_owned(),
-        model: params.model,
         request: options.to_text(),
         request_key: params.request_key,
-        now_ms: now_ms(),
+        weight: weight(params.weight)?,
+        ..fresh(daemon, JobKind::EmbedBatch, params.model)
     };
+    let id = new.id.clone();
     let limits = limits(daemon);
     match on_disk(daemon, move |store| store.create_job(new, limits)).await? {
         Created::Open => Ok(JobAccepted { job_id: id }),
@@ -46,5 +45,16 @@ pub async fn run(
                 .retry_after(1_000)
                 .detail(|detail| detail.limit = Some("jobs.max_open".to_owned())))
         }
+    }
+}
+
+/// A job's share among those at work.
+fn weight(asked: Option<u32>) -> Result<u32, ServiceError> {
+    match asked.unwrap_or(1) {
+        weight @ 1..=MOST_WEIGHT => Ok(weight),
+        weight => Err(
+            ServiceError::invalid_params(format!("`weight` is {weight}; expected 1 to {MOST_WEIGHT}"))
+                .detail(|detail| detail.field = Some("weight".to_owned())),
+        ),
     }
 }

@@ -1,26 +1,23 @@
 //! What the operations on kept jobs share: bounds, the owner, how a seal and a refusal are answered, a job as shown.
 //!
-//! State: none. Callers: `job.*`, `embed.batch` over its caps. Not known here: what the jobs do.
+//! State: none. Callers: `job.*`, `embed.batch` and `rerank.score` over their caps. Not known here: what the jobs do.
 
 use std::future::Future;
 use std::sync::Arc;
 
 use synapse_core::engine::EngineKind;
-use synapse_core::job::JobState;
-use synapse_wire::client::{BatchItem, EmbedBatchParams, EmbedJobOptions, Failure, JobKind, JobProgress, JobView};
+use synapse_wire::client::{
+    BatchItem, EmbedBatchParams, EmbedJobOptions, ErrorCode, Failure, JobKind, JobResult, JobView, RerankJobOptions,
+    RerankScoreParams,
+};
 
 use super::admission::{self, Demand};
 use super::batch_job::{self, on_disk};
-use super::{RequestContext, ServiceError, items};
-use crate::job::{now_ms, state_on_the_wire};
+use super::{RequestContext, ServiceError, items, rerank_score};
+use crate::job::{now_ms, owner, state_on_the_wire};
 use crate::lane::profile;
 use crate::state::Daemon;
 use crate::store::{Appended, InputLimits, JobItem, JobRow, NewJob, Sealed};
-
-/// The user that jobs belong to: the socket takes no other.
-pub(super) fn owner() -> u32 {
-    rustix::process::geteuid().as_raw()
-}
 
 /// The bounds of inputs, as configured.
 pub(super) fn limits(daemon: &Daemon) -> InputLimits {
@@ -74,28 +71,71 @@ pub(super) async fn check_work(
     .await
 }
 
+/// Whether a request as a whole is too much for an inline answer.
+pub(super) fn is_over_a_cap(error: &ServiceError) -> bool {
+    let limit = error.facts().and_then(|facts| facts.limit.as_deref());
+    let is_a_cap = |limit: &str| limit.starts_with("inline.") || limit.starts_with("rerank.");
+    *error.code() == ErrorCode::LimitExceeded && limit.is_some_and(is_a_cap)
+}
+
 /// Takes a whole batch as a job: the job that its key names.
 ///
 /// # Errors
 /// No lane could do it, or as for a seal.
-pub(super) async fn accept(
+pub(super) async fn accept_batch(
     daemon: &Arc<Daemon>,
     ctx: &RequestContext,
     params: EmbedBatchParams,
 ) -> Result<JobView, ServiceError> {
     let options = EmbedJobOptions::of(&params);
     check_work(daemon, ctx, &params.model, &options).await?;
-    daemon.jobs.check_room()?;
     let new = NewJob {
+        request: options.to_text(),
+        request_key: params.request_key,
+        ..fresh(daemon, JobKind::EmbedBatch, params.model)
+    };
+    accept(daemon, new, params.items).await
+}
+
+/// Takes a whole rerank as a job: the job that its key names. `query` is its query as text.
+///
+/// # Errors
+/// No lane could do it, or as for a seal.
+pub(super) async fn accept_rerank(
+    daemon: &Arc<Daemon>,
+    ctx: &RequestContext,
+    params: RerankScoreParams,
+    query: String,
+) -> Result<JobView, ServiceError> {
+    let options = RerankJobOptions::of(&params, query);
+    let constraints = options.constraints();
+    let demand = rerank_score::demand(&params.model, &constraints);
+    admission::check(daemon, ctx, demand, rerank_score::shape).await?;
+    let new = NewJob {
+        request: options.to_text(),
+        request_key: params.request_key,
+        ..fresh(daemon, JobKind::RerankScore, params.model)
+    };
+    accept(daemon, new, params.candidates).await
+}
+
+/// A job with a name of its own, and nothing to do yet.
+pub(super) fn fresh(daemon: &Daemon, kind: JobKind, model: String) -> NewJob {
+    NewJob {
         id: daemon.jobs.reserve_id().to_string(),
         uid: owner(),
-        kind: JobKind::EmbedBatch.as_str().to_owned(),
-        request: options.to_text(),
-        model: params.model,
-        request_key: params.request_key,
+        kind: kind.as_str().to_owned(),
+        request: String::new(),
+        model,
+        request_key: None,
+        weight: 1,
         now_ms: now_ms(),
-    };
-    let (items, limits) = (kept(params.items), limits(daemon));
+    }
+}
+
+async fn accept(daemon: &Arc<Daemon>, new: NewJob, items: Vec<BatchItem>) -> Result<JobView, ServiceError> {
+    daemon.jobs.check_room()?;
+    let (items, limits) = (kept(items), limits(daemon));
     to_the_end(daemon, move |daemon| async move {
         let outcome = on_disk(&daemon, move |store| store.accept_job(new, items, limits)).await?;
         sealed(&daemon, outcome).await
@@ -124,11 +164,11 @@ where
 pub(super) async fn sealed(daemon: &Arc<Daemon>, outcome: Sealed) -> Result<JobView, ServiceError> {
     match outcome {
         Sealed::Queued(row) => {
-            let shown = view(&row);
+            let shown = view(daemon, &row);
             batch_job::start(daemon, *row).await?;
             Ok(shown)
         }
-        Sealed::Existing(row) | Sealed::NotOpen(row) => Ok(view(&row)),
+        Sealed::Existing(row) | Sealed::NotOpen(row) => Ok(view(daemon, &row)),
         Sealed::Conflict { existing } => Err(ServiceError::idempotency_conflict(format!(
             "the request_key names the job {existing}, whose texts or options are others; use another key"
         ))
@@ -167,26 +207,22 @@ pub(super) fn refused(refusal: Appended) -> ServiceError {
 }
 
 pub(super) fn unknown_job() -> ServiceError {
-    ServiceError::unknown_job("no such job is kept; `synapse call job.list '{}'` shows those that are")
+    ServiceError::unknown_job("no such job is kept; `synapse jobs list` shows those that are")
 }
 
 /// A kept job as `job.status` shows it.
-pub(super) fn view(row: &JobRow) -> JobView {
-    let open = row.state == JobState::Open;
+pub(super) fn view(daemon: &Daemon, row: &JobRow) -> JobView {
     JobView {
         job_id: row.id.clone(),
-        kind: JobKind::EmbedBatch,
+        kind: JobKind::from_name(&row.kind),
         state: state_on_the_wire(row.state),
         model: Some(row.model.clone()),
-        progress: JobProgress {
-            phase: if open { "append" } else { "embed" }.to_owned(),
-            done: if open { row.items } else { row.committed },
-            total: (!open).then_some(row.items),
-            unit: "items".to_owned(),
-        },
+        progress: batch_job::progress(row),
+        waits_for: None,
+        estimated_ms: batch_job::estimated_ms(daemon, row),
         created_ms: row.created_ms,
         updated_ms: row.updated_ms,
         error: row.error.as_deref().and_then(|text| Failure::from_text(text).ok()),
-        result: None,
+        result: row.result.as_deref().and_then(|text| JobResult::from_text(text).ok()),
     }
 }

@@ -21,7 +21,7 @@ pub async fn run(daemon: &Arc<Daemon>, _: &RequestContext, _: JobListParams) -> 
     let earlier: Vec<JobView> = kept
         .iter()
         .filter(|row| !jobs.iter().any(|known| known.job_id == row.id))
-        .map(view)
+        .map(|row| view(daemon, row))
         .collect();
     jobs.extend(earlier);
     jobs.sort_by_key(|job| std::cmp::Reverse(job.created_ms));

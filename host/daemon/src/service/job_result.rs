@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use synapse_wire::client::{Encoding, JobPage, JobPageResult, JobResultParams, Vector};
+use synapse_wire::client::{Encoding, JobKind, JobPage, JobPageResult, JobResultParams, ScorePage, Vector};
 
 use super::batch_job::on_disk;
 use super::job_input::unknown_job;
@@ -29,8 +29,8 @@ pub async fn run(
     })
     .await?;
     let row = row.ok_or_else(unknown_job)?;
-    let content = match read {
-        PageRead::Body(body) => Some(written(&body, params.encoding.unwrap_or_default())?),
+    let body = match read {
+        PageRead::Body(body) => Some(body),
         PageRead::NotYet { .. } => None,
         PageRead::Unknown => return Err(unknown_job()),
         PageRead::Damaged => {
@@ -39,11 +39,21 @@ pub async fn run(
             )));
         }
     };
-    Ok(JobPageResult {
+    let mut result = JobPageResult {
         state: state_on_the_wire(row.state),
         pages: row.pages,
-        content,
-    })
+        content: None,
+        scores: None,
+    };
+    match (body, JobKind::from_name(&row.kind)) {
+        (None, _) => {}
+        (Some(body), JobKind::RerankScore) => {
+            let scores = ScorePage::from_bytes(&body);
+            result.scores = Some(scores.map_err(|error| ServiceError::storage_failed(error.to_string()))?);
+        }
+        (Some(body), _) => result.content = Some(written(&body, params.encoding.unwrap_or_default())?),
+    }
+    Ok(result)
 }
 
 /// The kept page with its vectors as asked for.

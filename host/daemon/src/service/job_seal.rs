@@ -6,19 +6,19 @@
 use std::sync::Arc;
 
 use synapse_core::job::JobState;
-use synapse_wire::client::{JobParams, JobView};
+use synapse_wire::client::{JobKind, JobParams, JobView};
 
 use super::batch_job::on_disk;
-use super::job_input::{owner, sealed, to_the_end};
+use super::job_input::{sealed, to_the_end};
 use super::{RequestContext, ServiceError};
-use crate::job::now_ms;
+use crate::job::{now_ms, owner};
 use crate::state::Daemon;
 use crate::store::Sealed;
 
 /// Answers `job.seal` with the job that does the work. Asking again changes nothing.
 ///
 /// # Errors
-/// The job is unknown or has no texts, or its key names another payload.
+/// The job is unknown, has no texts or none of its kind, or its key names another payload.
 pub async fn run(daemon: &Arc<Daemon>, _: &RequestContext, params: JobParams) -> Result<JobView, ServiceError> {
     daemon.jobs.check_room()?;
     to_the_end(daemon, move |daemon| async move {
@@ -27,6 +27,13 @@ pub async fn run(daemon: &Arc<Daemon>, _: &RequestContext, params: JobParams) ->
         if let Sealed::NotOpen(row) = &outcome
             && row.state == JobState::FailedTransient
         {
+            let kind = JobKind::from_name(&row.kind);
+            if !kind.has_texts() {
+                return Err(ServiceError::invalid_params(format!(
+                    "the job is a {} and has no texts; send the request that started it again",
+                    kind.as_str(),
+                )));
+            }
             let fresh = daemon.jobs.reserve_id().to_string();
             let id = params.job_id;
             outcome = on_disk(&daemon, move |store| store.retry_job(&id, owner(), fresh, now_ms())).await?;

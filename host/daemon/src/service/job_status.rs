@@ -20,5 +20,5 @@ pub async fn run(daemon: &Arc<Daemon>, _: &RequestContext, params: JobParams) ->
         return Ok(known);
     }
     let kept = on_disk(daemon, move |store| store.job(&params.job_id)).await?;
-    kept.as_ref().map(view).ok_or_else(unknown_job)
+    kept.map(|row| view(daemon, &row)).ok_or_else(unknown_job)
 }

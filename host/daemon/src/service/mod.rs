@@ -7,6 +7,7 @@
 //! so whatever it holds must be given back by a `Drop`.
 
 mod admission;
+pub mod admission_status;
 pub mod aliases_check_index;
 pub mod aliases_declare;
 pub mod aliases_list;
@@ -14,6 +15,7 @@ pub mod aliases_retract;
 mod batch_job;
 #[cfg(test)]
 mod batch_job_tests;
+mod batch_kind;
 mod call;
 pub mod embed_batch;
 pub mod embed_query;
@@ -46,6 +48,9 @@ pub mod models_remove;
 mod oneshot_tests;
 pub mod plugins_list;
 pub mod plugins_rescan;
+pub mod probe_report;
+pub mod probe_start;
+pub mod probe_status;
 pub mod request_cancel;
 pub mod rerank_score;
 #[cfg(test)]

@@ -23,7 +23,7 @@ pub async fn run(
 ) -> Result<JobAccepted, ServiceError> {
     daemon.plugins.scanned().await;
     let lane = lane_of(daemon, &params.model, None).await?;
-    let job = load::start(daemon, &lane)?;
+    let job = load::start(daemon, &lane).await?;
     Ok(JobAccepted {
         job_id: job.to_string(),
     })
@@ -34,11 +34,12 @@ pub async fn run(
 ///
 /// # Errors
 /// There are too many jobs, or the daemon stops.
-pub fn start(daemon: &Arc<Daemon>, model: &str) -> Result<JobId, ServiceError> {
+pub async fn start(daemon: &Arc<Daemon>, model: &str) -> Result<JobId, ServiceError> {
     let (work_daemon, name) = (Arc::clone(daemon), model.to_owned());
-    daemon.jobs.start(JobKind::ModelLoad, model, move |job| async move {
+    let work = move |job| async move {
         work_daemon.plugins.scanned().await;
         let lane = lane_of(&work_daemon, &name, None).await?;
         load::run(work_daemon, lane, job).await
-    })
+    };
+    daemon.jobs.start_implied(JobKind::ModelLoad, model, work).await
 }

@@ -68,9 +68,8 @@ pub async fn run(
         .await??;
     let (work_daemon, record) = (Arc::clone(daemon), record.clone());
     let model = record.id.clone();
-    let job = daemon.jobs.start(JobKind::ModelPull, &model, move |job| {
-        pull(work_daemon, record, format, choice, job)
-    })?;
+    let work = move |job| pull(work_daemon, record, format, choice, job);
+    let job = daemon.jobs.start(JobKind::ModelPull, &model, work).await?;
     Ok(JobAccepted {
         job_id: job.to_string(),
     })
@@ -123,7 +122,9 @@ impl PullProgress for ToJob {
 /// The private copy of the bundle that carries the record, where it carries the files too.
 fn bundle_of(daemon: &Daemon, record: &Record) -> Option<PathBuf> {
     record.source("bundle")?;
-    let Origin::Bundle(id) = &record.origin else { return None };
+    let Origin::Bundle(id) = &record.origin else {
+        return None;
+    };
     let bundles = daemon.plugins.bundles();
     let carries = |bundle: &&Bundle| bundle.id == *id && bundle.staged.is_some();
     bundles.iter().find(carries)?.staged.clone()

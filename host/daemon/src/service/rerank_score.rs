@@ -1,4 +1,5 @@
-//! `rerank.score`: one raw score for each candidate, answered inline (API-15).
+//! `rerank.score`: one raw score for each candidate, answered inline; more than the caps take become a job, if the request
+//! has a key (API-11, API-15).
 //!
 //! State: none. Callers: `rpc/dispatch.rs`. Scores go back as the engine gave them, in the request's order; what they mean
 //! is the record's `score_kind`. Only documents are cut: a query that leaves no room for one fails the request, anything
@@ -6,17 +7,19 @@
 
 use std::sync::Arc;
 
-use synapse_catalog::ScoreKind;
+use synapse_catalog::{Record, ScoreKind};
 use synapse_core::engine::EngineKind;
+use synapse_core::fingerprint::ServedShape;
 use synapse_core::limits::{InteractiveBatch, RerankCaps};
 use synapse_wire::client::{
-    self as wire, BatchItem, ItemOutcome, RerankReply, RerankScoreParams, RerankScoreResult, Text,
+    self as wire, BatchItem, Constraints, ItemOutcome, JobAccepted, RerankReply, RerankScoreParams, RerankScoreResult,
+    Text,
 };
 
 use super::admission::{Admitted, Demand, admit};
 use super::items::{self, Sorted, wide};
-use super::{RequestContext, ServiceError, call, tokenizing};
-use crate::lane::profile;
+use super::{RequestContext, ServiceError, call, job_input, tokenizing};
+use crate::lane::profile::{self, ShapeRefused};
 use crate::lane::work::{RerankWork, Results};
 use crate::state::Daemon;
 use crate::text::{EncodedPair, Limits, TextError};
@@ -32,23 +35,45 @@ pub async fn run(
 ) -> Result<RerankScoreResult, ServiceError> {
     let ids = params.candidates.iter().map(|candidate| candidate.id.as_str());
     items::check_names("candidates", ids, params.request_key.as_deref())?;
-    let documents = params.candidates.iter().map(|candidate| candidate.text.byte_len());
-    let bytes = documents.fold(wide(params.query.byte_len()), |sum, next| {
-        sum.saturating_add(wide(next))
-    });
-    caps(daemon).check_text(wide(params.candidates.len()), bytes)?;
     let query = query(daemon, &params.query)?;
+    let keyed = params.request_key.is_some().then(|| (params.clone(), query.clone()));
+    match (inline(daemon, ctx, params, query).await, keyed) {
+        (Err(error), Some((request, query))) if job_input::is_over_a_cap(&error) => {
+            let job = job_input::accept_rerank(daemon, ctx, request, query).await?;
+            Ok(RerankScoreResult::Accepted(JobAccepted { job_id: job.job_id }))
+        }
+        (outcome, _) => Ok(outcome?.into()),
+    }
+}
 
-    let constraints = params.constraints();
-    let demand = Demand {
-        model: &params.model,
+/// What a rerank asks of a lane.
+pub(super) const fn demand<'a>(model: &'a str, constraints: &'a Constraints) -> Demand<'a> {
+    Demand {
+        model,
         kind: EngineKind::Rerank,
-        constraints: &constraints,
+        constraints,
         target_fingerprint: None,
         query: false,
-    };
-    // Scores have one shape, which the record's defaults say.
-    let admitted = admit(daemon, ctx, demand, |record| profile::served_shape(record, None, None)).await?;
+    }
+}
+
+/// Scores have one shape, which the record's defaults say.
+pub(super) fn shape(record: &Record) -> Result<ServedShape, ShapeRefused> {
+    profile::served_shape(record, None, None)
+}
+
+/// Scores what is within the caps.
+async fn inline(
+    daemon: &Arc<Daemon>,
+    ctx: &RequestContext,
+    params: RerankScoreParams,
+    query: String,
+) -> Result<RerankReply, ServiceError> {
+    let documents = params.candidates.iter().map(|candidate| candidate.text.byte_len());
+    let bytes = documents.fold(wide(query.len()), |sum, next| sum.saturating_add(wide(next)));
+    caps(daemon).check_text(wide(params.candidates.len()), bytes)?;
+    let constraints = params.constraints();
+    let admitted = admit(daemon, ctx, demand(&params.model, &constraints), shape).await?;
     let record = &admitted.lane.record;
 
     let names: Vec<String> = params.candidates.iter().map(|candidate| candidate.id.clone()).collect();
@@ -59,7 +84,7 @@ pub async fn run(
     };
     let tokenized = tokenize(daemon, ctx, &admitted, query, params.candidates, limits).await?;
     let (scores, items) = score(daemon, ctx, &admitted, names, tokenized).await?;
-    let reply = RerankReply {
+    Ok(RerankReply {
         model: record.id.clone(),
         fingerprint: admitted.fingerprint.clone(),
         numeric_profile_id: admitted.lane.profile_id.to_string(),
@@ -69,8 +94,7 @@ pub async fn run(
         real_token_counts: items.iter().map(|item| item.effective_tokens).collect(),
         items,
         provenance: admitted.served_by(),
-    };
-    Ok(reply.into())
+    })
 }
 
 fn caps(daemon: &Daemon) -> RerankCaps {
@@ -161,20 +185,28 @@ async fn score(
     let raw = call::run(daemon, ctx, admitted, class, bytes, None, work).await?;
 
     for (position, score) in sound.into_iter().zip(raw) {
-        if score.is_finite() {
-            scores[position] = Some(score);
-        } else {
-            let error =
-                ServiceError::non_finite_output("the engine's score is not finite; the candidate was not scored");
-            let id = std::mem::take(&mut outcomes[position].id);
-            outcomes[position] = items::failed(id, &error);
+        match finite(score) {
+            Ok(score) => scores[position] = Some(score),
+            Err(error) => {
+                let id = std::mem::take(&mut outcomes[position].id);
+                outcomes[position] = items::failed(id, &error);
+            }
         }
     }
     Ok((scores, outcomes))
 }
 
+/// The engine's score, if it is one.
+pub(super) fn finite(score: f32) -> Result<f32, ServiceError> {
+    if score.is_finite() {
+        return Ok(score);
+    }
+    let message = "the engine's score is not finite; the candidate was not scored";
+    Err(ServiceError::non_finite_output(message))
+}
+
 /// What the scores mean, on the wire. A record of a reranker always says.
-const fn score_kind(kind: Option<ScoreKind>) -> wire::ScoreKind {
+pub(super) const fn score_kind(kind: Option<ScoreKind>) -> wire::ScoreKind {
     match kind {
         Some(ScoreKind::Logit) => wire::ScoreKind::Logit,
         Some(ScoreKind::LogOdds) => wire::ScoreKind::LogOdds,

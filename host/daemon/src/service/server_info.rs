@@ -50,7 +50,7 @@ pub async fn run(
 
 /// The limits that a client should know.
 fn limits(config: &Config) -> Limits {
-    let (connection, inline, rerank) = (&config.connection, &config.inline, &config.rerank);
+    let (connection, inline, rerank, jobs) = (&config.connection, &config.inline, &config.rerank, &config.jobs);
     Limits {
         max_line_bytes: wide(connection.max_line_bytes),
         max_depth: narrow(MAX_DEPTH),
@@ -65,6 +65,12 @@ fn limits(config: &Config) -> Limits {
         rerank_candidates: narrow(rerank.max_candidates),
         rerank_interactive_candidates: narrow(rerank.interactive_candidates),
         rerank_tokens: narrow(rerank.max_tokens),
+        job_items: wide(jobs.max_items),
+        job_bytes: jobs.max_bytes,
+        open_jobs: narrow(jobs.max_open),
+        open_job_bytes: jobs.max_open_bytes,
+        live_jobs: narrow(jobs.max_live),
+        job_ttl_ms: jobs.ttl_secs.saturating_mul(1_000),
         microllm_max_tokens: config.microllm_max_tokens,
         default_deadline_ms: config.request.deadline_ms,
         default_max_queue_ms: config.request.max_queue_ms,
@@ -102,6 +108,12 @@ mod tests {
                 rerank_candidates: 64,
                 rerank_interactive_candidates: 20,
                 rerank_tokens: 32_768,
+                job_items: 100_000,
+                job_bytes: 256 << 20,
+                open_jobs: 8,
+                open_job_bytes: 512 << 20,
+                live_jobs: 64,
+                job_ttl_ms: 86_400_000,
                 microllm_max_tokens: 512,
                 default_deadline_ms: 30_000,
                 default_max_queue_ms: 5_000,

@@ -175,6 +175,16 @@ pub(super) const STEPS: &[&str] = &[
          at_ms INTEGER NOT NULL,
          PRIMARY KEY (epoch, alias)
      ) STRICT;",
+    // 5: the weight and the result of a job; inputs that were given up for another job.
+    "ALTER TABLE job ADD COLUMN weight INTEGER NOT NULL DEFAULT 1 CHECK (weight > 0);
+     ALTER TABLE job ADD COLUMN result TEXT;
+     CREATE TABLE job_given_up (
+         id TEXT PRIMARY KEY,
+         uid INTEGER NOT NULL,
+         existing TEXT NOT NULL,
+         same INTEGER NOT NULL CHECK (same IN (0, 1)),
+         at_ms INTEGER NOT NULL
+     ) STRICT;",
 ];
 
 /// Brings the database to the version of `steps`, all missing steps in one transaction.

@@ -29,7 +29,7 @@ pub use self::certificate::{AssignmentRow, CertificateKey, CertificateRow, Perfo
 pub use self::demotion::Demotion;
 pub use self::error::StoreError;
 pub use self::job::{
-    Appended, Committed, Created, InputLimits, JobItem, JobRow, NewJob, NewPage, OpenItem, PageRead, Sealed,
+    Appended, Committed, Created, InputLimits, JobItem, JobRow, NewJob, NewPage, NewWork, OpenItem, PageRead, Sealed,
 };
 pub use self::quarantine::QuarantineRow;
 pub use self::scan_memory::StoredScans;
@@ -81,6 +81,13 @@ impl Store {
     #[must_use]
     pub const fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// From here on the database takes no writes.
+    #[cfg(test)]
+    pub fn break_writes_for_tests(&self) {
+        let broken = |connection: &Connection| connection.pragma_update(None, "query_only", true);
+        self.writer.call(broken).unwrap();
     }
 
     /// Why nothing is accepted any more, once the writer has stopped; for `health`.

@@ -2,7 +2,8 @@
 //!
 //! No state. A client that has more texts than an inline request takes creates a job, appends texts in order, seals it,
 //! and reads pages while it runs. What a key names and what is kept across a restart is decided by the daemon; it keeps
-//! [`EmbedJobOptions`] and [`JobPage`] in the forms of [`EmbedJobOptions::to_text`] and [`JobPage::to_bytes`].
+//! [`EmbedJobOptions`] and [`JobPage`], [`RerankJobOptions`] and [`ScorePage`] in the forms of their `to_text` and
+//! `to_bytes`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,8 @@ use super::embed::{BatchItem, EmbedBatchParams, Provenance, Role};
 use super::error::Failure;
 use super::job::{JobAccepted, JobParams, JobState, JobView};
 use super::method::operation;
-use super::served::ItemOutcome;
+use super::rerank::{RerankScoreParams, ScoreKind};
+use super::served::{ItemOutcome, ServedBy};
 use super::vector::{Encoding, Vector};
 
 /// What a job over a large input does.
@@ -112,6 +114,65 @@ impl EmbedJobOptions {
     }
 }
 
+/// How the candidates of a job are scored; each field as in `rerank.score`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RerankJobOptions {
+    /// The query.
+    pub query: String,
+    /// Cut candidates that are too long (always disclosed) or refuse them; default as the model's record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub truncate: Option<bool>,
+    /// Serve only in this numeric space (API-06).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub required_fingerprint: Option<String>,
+    /// With `required_fingerprint`: also serve in a space that is certified as equivalent now.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_equivalent: bool,
+    /// Serve only on this device class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub require_device: Option<String>,
+}
+
+impl RerankJobOptions {
+    /// What a request says beyond its candidates; `query` is its query as text.
+    #[must_use]
+    pub fn of(request: &RerankScoreParams, query: String) -> Self {
+        Self {
+            query,
+            truncate: request.truncate,
+            required_fingerprint: request.required_fingerprint.clone(),
+            allow_equivalent: request.allow_equivalent,
+            require_device: request.require_device.clone(),
+        }
+    }
+
+    /// The demands on the lane. A job has no deadline of its own.
+    #[must_use]
+    pub fn constraints(&self) -> Constraints {
+        Constraints {
+            required_fingerprint: self.required_fingerprint.clone(),
+            allow_equivalent: self.allow_equivalent,
+            require_device: self.require_device.clone(),
+            ..Constraints::default()
+        }
+    }
+
+    /// The form that is kept: equal options are equal texts.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Reads [`Self::to_text`].
+    ///
+    /// # Errors
+    /// [`StoredError`].
+    pub fn from_text(text: &str) -> Result<Self, StoredError> {
+        serde_json::from_str(text).map_err(unreadable("options of a job"))
+    }
+}
+
 impl Failure {
     /// The form in which a job's failure is kept.
     #[must_use]
@@ -142,6 +203,10 @@ pub struct JobCreateParams {
     /// Names the work, so that a repetition finds the job instead of doing it twice. At most 256 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_key: Option<String>,
+    /// Its share among the jobs at work, 1 to 100: twice the weight gets twice the time. Default 1. No part of what the
+    /// key names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
 }
 
 /// Params of `job.append`.
@@ -213,6 +278,41 @@ impl JobPage {
     }
 }
 
+/// Some candidates of a job that scores, in the order in which they were scored: a candidate is known by its id.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ScorePage {
+    /// The numeric space of these scores: the same on every page of a job.
+    pub fingerprint: String,
+    /// The numeric profile.
+    pub numeric_profile_id: String,
+    /// The alias table's epoch under which the page was computed.
+    pub table_epoch: u64,
+    /// What the scores are.
+    pub score_kind: ScoreKind,
+    /// Where the scores come from.
+    pub provenance: ServedBy,
+    /// How each candidate fared.
+    pub items: Vec<ItemOutcome>,
+    /// One raw score per candidate; null for one that failed.
+    pub scores: Vec<Option<f32>>,
+}
+
+impl ScorePage {
+    /// The form that is kept.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// Reads [`Self::to_bytes`].
+    ///
+    /// # Errors
+    /// [`StoredError`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, StoredError> {
+        serde_json::from_slice(bytes).map_err(unreadable("page of a job"))
+    }
+}
+
 /// Result of `job.result`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct JobPageResult {
@@ -220,9 +320,12 @@ pub struct JobPageResult {
     pub state: JobState,
     /// Pages that there are now.
     pub pages: u64,
-    /// The page; absent where it is not there, or not there yet.
+    /// The page of a job that embeds; absent where it is not there, or not there yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<JobPage>,
+    /// The page of a job that scores; absent where it is not there, or not there yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scores: Option<ScorePage>,
 }
 
 operation!(
@@ -258,6 +361,11 @@ mod tests {
         let error = EmbedJobOptions::from_text("{\"colour\":1}").unwrap_err();
         assert!(error.to_string().contains("options of a job"), "{error}");
         assert!(JobPage::from_bytes(b"[]").is_err());
+        assert!(ScorePage::from_bytes(b"[]").is_err());
+        let request = RerankScoreParams::new("m", "why", Vec::new());
+        let options = RerankJobOptions::of(&request, "why".to_owned());
+        assert_eq!(options.to_text(), "{\"query\":\"why\"}");
+        assert_eq!(RerankJobOptions::from_text(&options.to_text()), Ok(options));
         assert!(Failure::from_text("").is_err());
     }
 }

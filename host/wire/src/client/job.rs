@@ -6,8 +6,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::batch_job::{StoredError, unreadable};
 use super::error::Failure;
 use super::method::operation;
+use super::probe::ProbeOutcome;
 
 /// What an operation answers that started (or found) a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -39,6 +41,10 @@ pub enum JobKind {
     ModelLoad,
     /// Embeds a large batch.
     EmbedBatch,
+    /// Scores many candidates of a query.
+    RerankScore,
+    /// Certifies lanes.
+    Probe,
     /// A value that this version does not know.
     #[serde(other)]
     Unknown,
@@ -52,6 +58,58 @@ impl JobKind {
             Self::ModelPull => "model_pull",
             Self::ModelLoad => "model_load",
             Self::EmbedBatch => "embed_batch",
+            Self::RerankScore => "rerank_score",
+            Self::Probe => "probe",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// The kind of this name; unknown where this version has no such kind.
+    #[must_use]
+    pub fn from_name(name: &str) -> Self {
+        let kinds = [
+            Self::ModelPull,
+            Self::ModelLoad,
+            Self::EmbedBatch,
+            Self::RerankScore,
+            Self::Probe,
+        ];
+        kinds
+            .into_iter()
+            .find(|kind| kind.as_str() == name)
+            .unwrap_or(Self::Unknown)
+    }
+
+    /// Whether it works on texts that a client sent, and gives pages.
+    #[must_use]
+    pub const fn has_texts(self) -> bool {
+        matches!(self, Self::EmbedBatch | Self::RerankScore)
+    }
+}
+
+/// Why a job that runs does no work now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum JobWait {
+    /// The disk takes nothing: there is no room, or a quota is used up.
+    Disk,
+    /// Its model is being loaded.
+    Model,
+    /// Its lane has no room for more work.
+    Lane,
+    /// A value that this version does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+impl JobWait {
+    /// The name on the wire, for logs and tables.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Disk => "disk",
+            Self::Model => "model",
+            Self::Lane => "lane",
             Self::Unknown => "unknown",
         }
     }
@@ -134,6 +192,13 @@ pub struct JobView {
     pub model: Option<String>,
     /// How far it is.
     pub progress: JobProgress,
+    /// Why it does no work although it runs; absent while it works.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<JobWait>,
+    /// About how many milliseconds the rest takes on its lane alone, by the lane's measured speed; absent while nothing
+    /// was measured, and once it has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimated_ms: Option<u64>,
     /// When it was accepted: milliseconds since 1970-01-01 UTC.
     pub created_ms: u64,
     /// When it last changed: milliseconds since 1970-01-01 UTC.
@@ -154,8 +219,26 @@ pub enum JobResult {
     Pull(PullOutcome),
     /// Of a `model_load`.
     Load(LoadOutcome),
+    /// Of a `probe`.
+    Probe(ProbeOutcome),
     /// Of a kind that this version does not know.
     Other(serde_json::Value),
+}
+
+impl JobResult {
+    /// The form in which it is kept.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Reads [`Self::to_text`].
+    ///
+    /// # Errors
+    /// [`StoredError`].
+    pub fn from_text(text: &str) -> Result<Self, StoredError> {
+        serde_json::from_str(text).map_err(unreadable("result of a job"))
+    }
 }
 
 /// What a `model_pull` gave.
@@ -219,10 +302,16 @@ mod tests {
             JobKind::ModelPull,
             JobKind::ModelLoad,
             JobKind::EmbedBatch,
+            JobKind::RerankScore,
+            JobKind::Probe,
             JobKind::Unknown,
         ];
         for kind in kinds {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
+            assert_eq!(JobKind::from_name(kind.as_str()), kind);
+        }
+        for wait in [JobWait::Disk, JobWait::Model, JobWait::Lane, JobWait::Unknown] {
+            assert_eq!(serde_json::to_value(wait).unwrap(), wait.as_str());
         }
         let states = [
             JobState::Open,

@@ -98,10 +98,18 @@ methods! {
     JobCancel = "job.cancel", true;
     /// The jobs that are remembered.
     JobList = "job.list", true;
+    /// How busy each lane is, for advice only: queues, bytes, starts, speed.
+    AdmissionStatus = "admission.status", true;
     /// Every plugin bundle found, accepted or refused.
     PluginsList = "plugins.list", true;
     /// Looks for dropped, replaced and removed bundles now.
     PluginsRescan = "plugins.rescan", false;
+    /// Starts a job that measures lanes on this machine: only a lane that passed may serve.
+    ProbeStart = "probe.start", false;
+    /// A probe's job with its lanes.
+    ProbeStatus = "probe.status", true;
+    /// Everything that was measured on this machine.
+    ProbeReport = "probe.report", false;
     /// Which lane would serve a model, and why every other would not.
     ModelsExplain = "models.explain", true;
     /// The pairs of numeric spaces that are, or were, equivalent.

@@ -4,6 +4,7 @@
 //! of its params and of its result. Request types refuse unknown fields by name; response types ignore what they do
 //! not know, and enums in responses have an `unknown` value, so that an older client can talk to a newer daemon.
 
+pub mod admission;
 pub mod alias;
 pub mod batch_job;
 pub mod constraints;
@@ -23,6 +24,10 @@ pub mod server;
 pub mod text;
 pub mod vector;
 
+pub use admission::{
+    AdmissionStatus, AdmissionStatusParams, AdmissionStatusResult, LaneAdmission, PermitStatus, QuantumTimes,
+    QueueStatus,
+};
 pub use alias::{
     AliasEntry, AliasOrigin, AliasState, AliasesCheckIndex, AliasesCheckIndexParams, AliasesCheckIndexResult,
     AliasesDeclare, AliasesDeclareParams, AliasesList, AliasesListParams, AliasesResult, AliasesRetract,
@@ -30,7 +35,7 @@ pub use alias::{
 };
 pub use batch_job::{
     EmbedJobOptions, JobAppend, JobAppendParams, JobAppendResult, JobCreate, JobCreateParams, JobOperation, JobPage,
-    JobPageResult, JobPages, JobResultParams, JobSeal, StoredError,
+    JobPageResult, JobPages, JobResultParams, JobSeal, RerankJobOptions, ScorePage, StoredError,
 };
 pub use constraints::Constraints;
 pub use embed::{
@@ -45,7 +50,7 @@ pub use error::{Class, ErrorCode, ErrorData, ErrorDetail, ErrorObject, Failure};
 pub use explain::{ExplainedLane, ModelsExplain, ModelsExplainParams, ModelsExplainResult, Workload};
 pub use job::{
     JobAccepted, JobCancel, JobKind, JobList, JobListParams, JobListResult, JobParams, JobProgress, JobResult,
-    JobState, JobStatus, JobView, LoadOutcome, PullOutcome,
+    JobState, JobStatus, JobView, JobWait, LoadOutcome, PullOutcome,
 };
 pub use method::{Method, Operation};
 pub use model::{
@@ -60,9 +65,9 @@ pub use plugin::{
 };
 pub use probe::{
     CertificateKey, Figure, GateOutcome, GateReport, LaneReport, LaneVerdict, MachineFact, MachineReport, PairReport,
-    PerformanceFigures, PerformancePoint, PerformanceRow, ProbeFindings, ProbeOutcome, ProbeReportParams,
-    ProbeReportResult, ProbeStartParams, ProbeState, ProbeStatusParams, ProbeStatusResult, ProbedAt, ProbedLane,
-    ShapeReport, SizeClass, WorkloadAssignment,
+    PerformanceFigures, PerformancePoint, PerformanceRow, ProbeFindings, ProbeOutcome, ProbeReport, ProbeReportParams,
+    ProbeReportResult, ProbeStart, ProbeStartParams, ProbeState, ProbeStatus, ProbeStatusParams, ProbeStatusResult,
+    ProbedAt, ProbedLane, ShapeReport, SizeClass, WorkloadAssignment,
 };
 pub use rerank::{RerankReply, RerankScore, RerankScoreParams, RerankScoreResult, ScoreKind};
 pub use served::{ItemOutcome, Placement, ServedBy};

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::batch_job::{StoredError, unreadable};
 use super::error::ErrorCode;
-use super::job::JobView;
+use super::job::{JobAccepted, JobView};
+use super::method::operation;
 use super::model::ModelKind;
 
 /// Params of `probe.start`.
@@ -464,3 +465,16 @@ pub struct WorkloadAssignment {
     /// The lane.
     pub lane: String,
 }
+
+operation!(
+    /// `probe.start`.
+    ProbeStart(ProbeStartParams) -> JobAccepted
+);
+operation!(
+    /// `probe.status`.
+    ProbeStatus(ProbeStatusParams) -> ProbeStatusResult
+);
+operation!(
+    /// `probe.report`.
+    ProbeReport(ProbeReportParams) -> ProbeReportResult
+);

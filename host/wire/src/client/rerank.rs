@@ -28,8 +28,8 @@ engine_params! {
         /// record.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub truncate: Option<bool>,
-        /// Names the request, so that one over the inline caps can become a job. At most 256 bytes. A daemon of version
-        /// 0.1 makes no jobs of it: over a cap it answers `limit_exceeded`, and within the caps a key changes nothing.
+        /// Names the request, so that one over the inline caps becomes a job, and a repetition finds that job instead of
+        /// doing the work twice. At most 256 bytes. Within the caps a key changes nothing.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub request_key: Option<String>,
     }

@@ -45,6 +45,18 @@ pub struct Limits {
     pub rerank_interactive_candidates: u32,
     /// Tokens of a `rerank.score` that is answered inline, over all pairs.
     pub rerank_tokens: u32,
+    /// Texts of one job.
+    pub job_items: u64,
+    /// Bytes of text of one job.
+    pub job_bytes: u64,
+    /// Jobs that are open for texts at once.
+    pub open_jobs: u32,
+    /// Bytes of text in all open jobs together.
+    pub open_job_bytes: u64,
+    /// Jobs that are queued or running at once.
+    pub live_jobs: u32,
+    /// How long a job is remembered after its end, in milliseconds, with its texts and pages.
+    pub job_ttl_ms: u64,
     /// Tokens that `microllm.oneshot` generates at most.
     pub microllm_max_tokens: u32,
     /// The deadline of a request that names none, in milliseconds.

@@ -8,15 +8,15 @@
 use synapse_wire::API_VERSION;
 use synapse_wire::client::*;
 
-use crate::{Documented, alias, document};
+use crate::{Documented, alias, document, probe};
 
 /// The default model.
 pub const MODEL: &str = "all-minilm-l6-v2";
 pub const LANE: &str = "all-minilm-l6-v2@owned:f32";
 pub const FINGERPRINT: &str = "5d2c9a7e1f04b8836a1d90c2e7f35b4862d1a0c9b7e84f3d2a615c08e9f7b341";
-const PROFILE: &str = "0be1a4d57c93f2e86b5d1a7c40f9e832d6b7a5c1908e4f3b2d716c5a0e9f8b34";
-const BUNDLE: &str = "9c41d7e2b05f8a36c1e4d90b7a2f5836e8d1c4b09a7f3e256d8b1c0a4f9e7d35";
-const FILES: &str = "e3a0b6c4d2f18975a6c3e0d9b1f47528c9e6a3d0b7f41852e9c6d3a0b7f41825";
+pub const PROFILE: &str = "0be1a4d57c93f2e86b5d1a7c40f9e832d6b7a5c1908e4f3b2d716c5a0e9f8b34";
+pub const BUNDLE: &str = "9c41d7e2b05f8a36c1e4d90b7a2f5836e8d1c4b09a7f3e256d8b1c0a4f9e7d35";
+pub const FILES: &str = "e3a0b6c4d2f18975a6c3e0d9b1f47528c9e6a3d0b7f41852e9c6d3a0b7f41825";
 
 fn model_entry(state: ModelState) -> ModelEntry {
     ModelEntry {
@@ -97,7 +97,7 @@ fn reply(role: Role, vectors: Vec<Option<Vector>>, items: Vec<ItemOutcome>) -> E
     }
 }
 
-fn job(kind: JobKind, state: JobState) -> JobView {
+pub fn job(kind: JobKind, state: JobState) -> JobView {
     JobView {
         job_id: "j-6b1f0c2a".to_owned(),
         kind,
@@ -109,6 +109,8 @@ fn job(kind: JobKind, state: JobState) -> JobView {
             total: Some(91_336_080),
             unit: "bytes".to_owned(),
         },
+        waits_for: None,
+        estimated_ms: None,
         created_ms: 1_764_423_010_000,
         updated_ms: 1_764_423_012_500,
         error: None,
@@ -165,7 +167,7 @@ fn page() -> JobPage {
     }
 }
 
-fn accepted() -> JobAccepted {
+pub fn accepted() -> JobAccepted {
     JobAccepted {
         job_id: "j-6b1f0c2a".to_owned(),
     }
@@ -188,6 +190,7 @@ pub fn operations() -> Vec<Documented> {
     all.extend(embedding());
     all.extend(models());
     all.extend(jobs_and_plugins());
+    all.extend(probe::operations());
     all.extend(alias::operations());
     all
 }
@@ -219,6 +222,12 @@ fn server() -> Vec<Documented> {
                     rerank_candidates: 64,
                     rerank_interactive_candidates: 20,
                     rerank_tokens: 32_768,
+                    job_items: 100_000,
+                    job_bytes: 268_435_456,
+                    open_jobs: 8,
+                    open_job_bytes: 536_870_912,
+                    live_jobs: 64,
+                    job_ttl_ms: 86_400_000,
                     microllm_max_tokens: 512,
                     default_deadline_ms: 30_000,
                     default_max_queue_ms: 5000,
@@ -532,6 +541,7 @@ fn jobs_and_plugins() -> Vec<Documented> {
                 model: MODEL.to_owned(),
                 options: EmbedJobOptions::default(),
                 request_key: Some("notes-2026-11".to_owned()),
+                weight: None,
             },
             accepted(),
         )]),
@@ -550,7 +560,16 @@ fn jobs_and_plugins() -> Vec<Documented> {
         document::<JobSeal>(vec![(
             "That was all",
             job_params(),
-            job(JobKind::EmbedBatch, JobState::Queued),
+            JobView {
+                progress: JobProgress {
+                    phase: "embed".to_owned(),
+                    done: 0,
+                    total: Some(6_000),
+                    unit: "items".to_owned(),
+                },
+                estimated_ms: Some(41_000),
+                ..job(JobKind::EmbedBatch, JobState::Queued)
+            },
         )]),
         document::<JobPages>(vec![(
             "The first page while the job runs",
@@ -563,6 +582,7 @@ fn jobs_and_plugins() -> Vec<Documented> {
                 state: JobState::Running,
                 pages: 1,
                 content: Some(page()),
+                scores: None,
             },
         )]),
         document::<JobStatus>(vec![
@@ -584,6 +604,48 @@ fn jobs_and_plugins() -> Vec<Documented> {
             JobListParams {},
             JobListResult {
                 jobs: vec![job(JobKind::ModelPull, JobState::Running)],
+            },
+        )]),
+        document::<AdmissionStatus>(vec![(
+            "A job runs while queries are answered",
+            AdmissionStatusParams {},
+            AdmissionStatusResult {
+                lanes: vec![LaneAdmission {
+                    lane: LANE.to_owned(),
+                    interactive: QueueStatus {
+                        waiting: 0,
+                        max_waiting: 256,
+                        running: 1,
+                    },
+                    bulk: QueueStatus {
+                        waiting: 2,
+                        max_waiting: 64,
+                        running: 1,
+                    },
+                    control: QueueStatus {
+                        waiting: 0,
+                        max_waiting: 16,
+                        running: 0,
+                    },
+                    bytes: 4_718_592,
+                    byte_budget: 536_870_912,
+                    meeting_deadlines: true,
+                    start_delay_p50_us: Some(140),
+                    quantum_tokens: 2_210,
+                    quantum_us: Some(QuantumTimes {
+                        p50: 198_000,
+                        p95: 231_000,
+                        count: 128,
+                    }),
+                    bulk_tokens_per_s: Some(11_050),
+                    certification_stale: None,
+                    performance_stale: None,
+                }],
+                permits: PermitStatus {
+                    total: 2,
+                    bulk: 2,
+                    others: 2,
+                },
             },
         )]),
         document::<PluginsList>(vec![(

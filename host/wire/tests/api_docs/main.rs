@@ -8,6 +8,7 @@ mod alias;
 mod errors;
 mod examples;
 mod markdown;
+mod probe;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -20,6 +20,7 @@ fn create() -> JobCreateParams {
             ..EmbedJobOptions::default()
         },
         request_key: None,
+        weight: None,
     }
 }
 

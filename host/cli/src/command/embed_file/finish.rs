@@ -10,6 +10,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use synapse_client::wire::Failure;
 
+#[cfg(feature = "parquet")]
+use super::parquet_file;
 use super::places::{Form, Places, failed, remove, replace};
 use super::rows::{Row, Rows};
 use crate::error::CliError;
@@ -116,6 +118,21 @@ pub fn finish(places: &Places, rows: &Rows) -> Result<(), CliError> {
                     };
                     json_line(writer, &places.output, &line)
                 })
+            })?;
+            rows.discard()?;
+        }
+        #[cfg(feature = "parquet")]
+        Form::Parquet => {
+            replace(&places.output, |file| {
+                let space = rows.space();
+                let metadata = [
+                    ("lane", space.map_or("", |space| space.lane.as_str())),
+                    ("fingerprint", space.map_or("", |space| space.fingerprint.as_str())),
+                ];
+                let mut writer = parquet_file::Writer::new(file, &places.output, &metadata)?;
+                let mut ids = Ids::open(&ids_of_rows)?;
+                rows.in_order(|row, values| writer.row(&ids.next()?, row, values))?;
+                writer.finish()
             })?;
             rows.discard()?;
         }

@@ -4,8 +4,11 @@
 //! missing, write pages as they come, finish. It owns nothing beyond one run; what outlives it is the ticket. Whatever
 //! ends a run early leaves the job to the daemon and the ticket to the next run.
 
+mod estimate;
 mod finish;
 mod follow;
+#[cfg(feature = "parquet")]
+mod parquet_file;
 mod places;
 mod rows;
 mod source;
@@ -19,6 +22,7 @@ use serde::Serialize;
 use synapse_client::wire::{ModelKind, ModelsListResult};
 use synapse_client::{Client, EmbedJobOptions, ErrorCode, JobCreateParams, JobOperation, JobState};
 
+use self::estimate::Sample;
 use self::places::{Places, failed, remove};
 use self::rows::{Row, Rows};
 use self::source::{Measure, Source};
@@ -28,7 +32,7 @@ use crate::error::{CliError, NO_DAEMON, TRANSIENT};
 use crate::output::Output;
 use crate::progress::Meter;
 use crate::session::{self, Patience};
-use crate::style::{Style, Tone, bytes, clean};
+use crate::style::{Style, Tone, bytes, clean, duration};
 use crate::table::{Cell, Table};
 
 /// What a run gave.
@@ -98,7 +102,7 @@ impl Run<'_> {
     /// From the input to the finished output.
     async fn vectors(&mut self, file: &Path, found: Option<Ticket>, rows: &mut Rows) -> Result<Summary, CliError> {
         let source = Source::new(file, self.embed.jsonl, self.places.spool())?;
-        let measure = self.measure(&source)?;
+        let (measure, sample) = self.measure(&source)?;
         let list = self.client.models_list().await?.result;
         let model = match &self.embed.model {
             Some(model) => model.clone(),
@@ -114,7 +118,12 @@ impl Run<'_> {
         let (mut kept, sent) = match self.resume(found, &work).await? {
             Some(resumed) => resumed,
             None => {
-                self.announce(&source, &measure, &work, &list)?;
+                let time = sample.estimate(&self.client, &work, !self.embed.no_wait).await;
+                let mut facts = plan(&source.name(), &self.places, &measure, &work, &list);
+                if let Some(time) = time {
+                    facts.fact("time", estimated(time, &sample));
+                }
+                self.announce(&facts)?;
                 (self.create(work).await?, 0)
             }
         };
@@ -135,22 +144,23 @@ impl Run<'_> {
         Ok(summary(&self.places, kept.ticket(), rows))
     }
 
-    /// Reads the input once, and keeps the ids of its rows.
-    fn measure(&self, source: &Source) -> Result<Measure, CliError> {
+    /// Reads the input once, and keeps the ids of its rows and a few of its texts.
+    fn measure(&self, source: &Source) -> Result<(Measure, Sample), CliError> {
         let path = self.places.ids_of_rows();
         let file = std::fs::File::create(&path).map_err(failed("creating", &path))?;
         let mut ids = io::BufWriter::new(file);
-        let mut measure = Measure::default();
+        let (mut measure, mut sample) = (Measure::default(), Sample::default());
         let mut texts = source.texts()?;
         while let Some(item) = texts.next_item()? {
             measure.take(&item);
+            sample.take(&item);
             finish::json_line(&mut ids, &path, &finish::RowId { id: item.id })?;
         }
         ids.flush().map_err(failed("writing", &path))?;
         if measure.items == 0 {
             return Err(CliError::Usage(format!("{} has no texts", source.name())));
         }
-        Ok(measure)
+        Ok((measure, sample))
     }
 
     /// The job that an earlier run began for this work, with the number of texts that it has; `None` where there is
@@ -198,17 +208,8 @@ impl Run<'_> {
     }
 
     /// Says what is about to be done, and on a terminal asks.
-    fn announce(
-        &self,
-        source: &Source,
-        measure: &Measure,
-        work: &Work,
-        list: &ModelsListResult,
-    ) -> Result<(), CliError> {
-        for line in plan(&source.name(), &self.places, measure, work, list)
-            .render(Style::plain())
-            .lines()
-        {
+    fn announce(&self, plan: &Table) -> Result<(), CliError> {
+        for line in plan.render(Style::plain()).lines() {
             self.output.say(line);
         }
         let asks = !self.embed.large.yes && io::stdin().is_terminal() && io::stderr().is_terminal();
@@ -234,6 +235,7 @@ impl Run<'_> {
             model: work.model.clone(),
             options: work.options.clone(),
             request_key: None,
+            weight: None,
         };
         let opened = session::when_loaded(&self.client, !self.embed.no_wait, "opening the job", async || {
             self.client.job_create(&params).await
@@ -312,6 +314,16 @@ fn plan(source: &str, places: &Places, measure: &Measure, work: &Work, list: &Mo
     };
     facts.fact("output", format!("{}{size}", places.output.display()));
     facts
+}
+
+/// The estimate in words: it is one.
+fn estimated(time: std::time::Duration, sample: &Sample) -> String {
+    let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let texts = sample.len();
+    format!(
+        "about {}, by {texts} of the texts and if nothing else is to be done",
+        duration(milliseconds)
+    )
 }
 
 /// What Ctrl-C leaves.

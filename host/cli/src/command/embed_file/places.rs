@@ -16,7 +16,31 @@ pub enum Form {
     Npy,
     /// One JSON object a text.
     JsonLines,
+    /// A Parquet file, one row a text.
+    #[cfg(feature = "parquet")]
+    Parquet,
 }
+
+impl Form {
+    /// The form that a file's extension names.
+    fn named(extension: &str) -> Option<Self> {
+        match extension {
+            "npy" => Some(Self::Npy),
+            "jsonl" => Some(Self::JsonLines),
+            #[cfg(feature = "parquet")]
+            "parquet" => Some(Self::Parquet),
+            _ => None,
+        }
+    }
+}
+
+/// The names that an output may have.
+#[cfg(feature = "parquet")]
+const NAMES: &str = ".npy (NumPy, little-endian f32), .jsonl (one object a text) or .parquet (one row a text)";
+/// The names that an output may have.
+#[cfg(not(feature = "parquet"))]
+const NAMES: &str = ".npy (NumPy, little-endian f32) or .jsonl (one object a text); .parquet needs a build with the \
+                     feature `parquet`";
 
 /// Where a run writes. Everything unfinished ends in `.part`, so the names without it are whole files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,16 +57,10 @@ impl Places {
     /// # Errors
     /// [`CliError::Usage`] where the name tells no form.
     pub fn new(output: &Path) -> Result<Self, CliError> {
-        let form = match output.extension().and_then(|extension| extension.to_str()) {
-            Some("npy") => Form::Npy,
-            Some("jsonl") => Form::JsonLines,
-            _ => {
-                return Err(CliError::Usage(format!(
-                    "--out {}: the name must end in .npy (NumPy, little-endian f32) or .jsonl (one object a text)",
-                    output.display()
-                )));
-            }
-        };
+        let extension = output.extension().and_then(|extension| extension.to_str());
+        let form = extension
+            .and_then(Form::named)
+            .ok_or_else(|| CliError::Usage(format!("--out {}: the name must end in {NAMES}", output.display())))?;
         Ok(Self {
             output: output.to_owned(),
             form,
@@ -96,7 +114,10 @@ pub fn failed<'a>(doing: &'a str, path: &'a Path) -> impl FnOnce(std::io::Error)
 }
 
 /// Puts a whole file in the place of another: after a crash there is the old one or the new one.
-pub fn replace(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<(), CliError>) -> Result<(), CliError> {
+pub fn replace(
+    path: &Path,
+    write: impl FnOnce(&mut (dyn Write + Send)) -> Result<(), CliError>,
+) -> Result<(), CliError> {
     let part = with_suffix(path, ".part");
     let file = File::create(&part).map_err(failed("creating", &part))?;
     let mut writer = std::io::BufWriter::new(file);
@@ -128,10 +149,13 @@ mod tests {
         assert_eq!(places.ids(), Path::new("d/v.ids.jsonl"));
         assert_eq!(places.failed(), Path::new("d/v.failed.jsonl"));
         assert_eq!(Places::new(Path::new("v.jsonl")).unwrap().form, Form::JsonLines);
-        for name in ["v", "v.parquet", "v.NPY"] {
+        for name in ["v", "v.npz", "v.NPY"] {
             let error = Places::new(Path::new(name)).unwrap_err();
             assert!(error.to_string().contains(".npy"), "{error}");
         }
+        let parquet = Places::new(Path::new("v.parquet"));
+        assert_eq!(parquet.is_ok(), cfg!(feature = "parquet"));
+        assert!(parquet.is_ok_and(|_| true) || NAMES.contains("feature `parquet`"));
     }
 
     #[test]

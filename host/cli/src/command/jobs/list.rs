@@ -4,7 +4,7 @@
 
 use synapse_client::wire::JobListResult;
 
-use super::{amount, now_ms, since, state_cell};
+use super::{amount, left, now_ms, since, state_cell};
 use crate::args::Global;
 use crate::error::CliError;
 use crate::output::Output;
@@ -23,7 +23,7 @@ fn render(list: &JobListResult, now: u64, style: Style) -> String {
     if list.jobs.is_empty() {
         return "no jobs\n".to_owned();
     }
-    let mut table = Table::new(&["JOB", "KIND", "STATE", "MODEL", "AGE", "PROGRESS"]);
+    let mut table = Table::new(&["JOB", "KIND", "STATE", "MODEL", "AGE", "PROGRESS", "LEFT"]);
     for job in &list.jobs {
         table.row(vec![
             (&job.job_id).into(),
@@ -32,6 +32,7 @@ fn render(list: &JobListResult, now: u64, style: Style) -> String {
             job.model.as_deref().unwrap_or_default().into(),
             duration(since(job.created_ms, now)).into(),
             amount(&job.progress).into(),
+            left(job).into(),
         ]);
     }
     table.render(style)
@@ -39,19 +40,24 @@ fn render(list: &JobListResult, now: u64, style: Style) -> String {
 
 #[cfg(test)]
 mod tests {
+    use synapse_client::JobState;
+
     use super::*;
     use crate::command::jobs::samples::interrupted;
 
     #[test]
     fn each_job_has_a_line() {
+        let mut running = interrupted();
+        (running.state, running.error, running.estimated_ms) = (JobState::Running, None, Some(61_000));
         let list = JobListResult {
-            jobs: vec![interrupted()],
+            jobs: vec![running, interrupted()],
         };
         assert_eq!(
             render(&list, 121_000, Style::plain()),
             "\
-JOB      KIND         STATE             MODEL  AGE        PROGRESS
-job-2-7  embed batch  failed transient  m      2 min 0 s  embed 512 of 6000 items
+JOB      KIND         STATE             MODEL  AGE        PROGRESS                       LEFT
+job-2-7  embed batch  running           m      2 min 0 s  embed 512 of 6000 items (8 %)  about 1 min 1 s
+job-2-7  embed batch  failed transient  m      2 min 0 s  embed 512 of 6000 items (8 %)
 "
         );
         let none = JobListResult { jobs: Vec::new() };

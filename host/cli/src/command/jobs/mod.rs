@@ -6,13 +6,13 @@ mod cancel;
 mod list;
 mod show;
 
-use synapse_client::JobState;
-use synapse_client::wire::JobProgress;
+use synapse_client::wire::{JobProgress, JobWait};
+use synapse_client::{JobState, JobView};
 
 use crate::args::{Global, Jobs};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::style::{Tone, bytes};
+use crate::style::{Tone, bytes, duration};
 use crate::table::Cell;
 
 /// Carries out a subcommand.
@@ -35,7 +35,27 @@ fn state_cell(state: JobState) -> Cell {
     Cell::new(tone, &state.as_str().replace('_', " "))
 }
 
-/// How far a job is, for example `embed 512 of 6000 items`; empty where it has not said.
+/// What a job waits for, in words; nothing while it works, and once it has ended.
+fn waits_for(view: &JobView) -> Option<&'static str> {
+    match (view.state, view.waits_for?) {
+        (state, _) if state.is_final() => None,
+        (_, JobWait::Disk) => Some("room on the disk"),
+        (_, JobWait::Model) => Some("its model, which is being loaded"),
+        (_, JobWait::Lane) => Some("room on its lane"),
+        (_, JobWait::Unknown) => Some("something that this version does not know"),
+    }
+}
+
+/// What is left of a job: how long, or what it waits for; empty where nobody knows.
+fn left(view: &JobView) -> String {
+    match (waits_for(view), view.estimated_ms) {
+        (Some(what), _) => format!("waits for {what}"),
+        (None, Some(estimate)) => format!("about {}", duration(estimate)),
+        (None, None) => String::new(),
+    }
+}
+
+/// How far a job is, for example `embed 512 of 6000 items (8 %)`; empty where it has not said.
 fn amount(progress: &JobProgress) -> String {
     let count = |count| match progress.unit.as_str() {
         "bytes" => bytes(count),
@@ -43,7 +63,12 @@ fn amount(progress: &JobProgress) -> String {
     };
     let unit = if progress.unit == "bytes" { "" } else { &progress.unit };
     let words = match progress.total {
-        Some(total) => format!("{} {} of {} {unit}", progress.phase, count(progress.done), count(total)),
+        Some(total) => {
+            let (done, all) = (count(progress.done), count(total));
+            let words = format!("{} {done} of {all} {unit}", progress.phase);
+            let percent = crate::progress::percent(progress);
+            percent.map_or_else(|| words.clone(), |percent| format!("{} ({percent} %)", words.trim()))
+        }
         None if progress.done > 0 => format!("{} {} {unit}", progress.phase, count(progress.done)),
         None => progress.phase.clone(),
     };
@@ -80,6 +105,8 @@ mod samples {
                 total: Some(6000),
                 unit: "items".to_owned(),
             },
+            waits_for: None,
+            estimated_ms: None,
             created_ms: 1_000,
             updated_ms: 61_000,
             error: Some(Failure {
@@ -108,11 +135,15 @@ mod tests {
             unit: unit.to_owned(),
         };
         for (progress, words) in [
-            (progress("embed", 512, Some(6000), "items"), "embed 512 of 6000 items"),
+            (
+                progress("embed", 512, Some(6000), "items"),
+                "embed 512 of 6000 items (8 %)",
+            ),
+            (progress("embed", 0, Some(0), "items"), "embed 0 of 0 items"),
             (progress("append", 40, None, "items"), "append 40 items"),
             (
                 progress("download", 1024, Some(4096), "bytes"),
-                "download 1.0 KiB of 4.0 KiB",
+                "download 1.0 KiB of 4.0 KiB (25 %)",
             ),
             (progress("load", 0, None, ""), "load"),
             (progress("", 0, None, ""), ""),
@@ -120,5 +151,19 @@ mod tests {
             assert_eq!(amount(&progress), words);
         }
         assert_eq!(since(9, 5), 0);
+    }
+
+    #[test]
+    fn a_job_says_what_it_waits_for_or_how_long_it_takes() {
+        let mut job = samples::interrupted();
+        (job.state, job.waits_for, job.estimated_ms) = (JobState::Running, None, None);
+        assert_eq!(left(&job), "");
+        job.estimated_ms = Some(182_000);
+        assert_eq!(left(&job), "about 3 min 2 s");
+        job.waits_for = Some(JobWait::Disk);
+        assert_eq!(left(&job), "waits for room on the disk");
+        job.state = JobState::Done;
+        job.estimated_ms = None;
+        assert_eq!(left(&job), "", "it waits no more");
     }
 }

@@ -52,6 +52,8 @@ mod tests {
             state: JobState::Done,
             model: Some("m".to_owned()),
             progress: JobProgress::default(),
+            waits_for: None,
+            estimated_ms: None,
             created_ms: 0,
             updated_ms: 0,
             error: None,

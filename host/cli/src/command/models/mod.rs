@@ -28,7 +28,7 @@ pub async fn run(global: &Global, models: Models, output: &mut Output) -> Result
 }
 
 /// The model of an id or of a lane, or an error that names those there are.
-fn find<'a>(list: &'a ModelsListResult, id: &str) -> Result<&'a ModelEntry, CliError> {
+pub fn find<'a>(list: &'a ModelsListResult, id: &str) -> Result<&'a ModelEntry, CliError> {
     let wanted = id.split_once('@').map_or(id, |(model, _)| model);
     list.models.iter().find(|model| model.id == wanted).ok_or_else(|| {
         let known: Vec<&str> = list.models.iter().map(|model| model.id.as_str()).collect();

@@ -37,8 +37,16 @@ fn render(list: &PluginsListResult, style: Style) -> String {
     table.render(style)
 }
 
-/// The reason of a bundle that does not serve, otherwise what it offers.
+/// The reason of a bundle that does not serve, otherwise what it offers; then why its new files wait.
 fn remark(plugin: &PluginEntry) -> String {
+    let mut words = own_remark(plugin);
+    if let Some(pending) = &plugin.pending {
+        words.push_str(&format!("; {} ({})", pending.message, pending.reason));
+    }
+    words
+}
+
+fn own_remark(plugin: &PluginEntry) -> String {
     let said = match plugin.status {
         PluginStatus::Ready => (&None, &None),
         _ => (&plugin.message, &plugin.reason),
@@ -59,7 +67,7 @@ fn remark(plugin: &PluginEntry) -> String {
 
 #[cfg(test)]
 mod tests {
-    use synapse_client::wire::{ModelKind, Placement, PluginEngine};
+    use synapse_client::wire::{ModelKind, Placement, PluginEngine, PluginPending};
 
     use super::*;
 
@@ -101,8 +109,18 @@ mod tests {
             placement: None,
             ..ready.clone()
         };
+        let waits = PluginEntry {
+            id: "waits".to_owned(),
+            pending: Some(PluginPending {
+                version: Some("0.2.0".to_owned()),
+                digest: None,
+                reason: "needs_restart".to_owned(),
+                message: "version 0.2.0 counts from the daemon's next start on".to_owned(),
+            }),
+            ..ready.clone()
+        };
         let list = PluginsListResult {
-            plugins: vec![ready, apart, refused],
+            plugins: vec![ready, apart, refused, waits],
         };
         assert_eq!(
             render(&list, Style::plain()),
@@ -111,6 +129,8 @@ ID     VERSION  STATUS             ENGINES, OR THE REASON
 owned  0.1.0    ready              owned (safetensors, f32)
 apart  0.1.0    ready in a worker  owned (safetensors, f32)
 old    -        refused            abi_major: plugin 2, host supports 1 (abi_major)
+waits  0.1.0    ready              owned (safetensors, f32); version 0.2.0 counts from the daemon's next start on \
+             (needs_restart)
 "
         );
     }

@@ -1,4 +1,4 @@
-//! `synapse plugin trust ID`: promotes a bundle, by its digest, to run inside the daemon.
+//! `synapse plugin trust ID` and `untrust ID`: promotes a bundle, by its digest, to run inside the daemon, and back.
 //!
 //! No state. The digest comes from the running daemon, or from a scan of our own where none runs; the trust file is
 //! written here, because it belongs to the operator and not to the daemon.
@@ -7,13 +7,12 @@ use std::path::Path;
 
 use serde::Serialize;
 use synapse_client::wire::{PluginEntry, PluginStatus};
-use synapse_client::{Client, ClientError, Options, RetryPolicy};
-use synapse_daemon::offline::{self, OfflineOptions};
+use synapse_daemon::offline;
 
-use crate::args::{Global, Trust};
+use super::{find, look};
+use crate::args::{Global, PluginPlace};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::places::{self, Resolution};
 use crate::style::{Style, clean};
 
 #[derive(Serialize)]
@@ -27,71 +26,29 @@ struct Done {
 }
 
 /// Writes the row, or removes it.
-pub async fn run(global: &Global, trust: Trust, output: &mut Output) -> Result<(), CliError> {
-    let mut resolution = places::resolve(global, &trust.places)?;
-    let (plugins, data_dir) = seen(&resolution).await?;
-    if let Some(data_dir) = data_dir {
-        resolution.follow(&trust.places, &data_dir);
-    }
-    let file = resolution.trust_file;
-    let done = if trust.revoke {
-        revoke(&trust.id, &file)?
+pub async fn run(global: &Global, bundle: PluginPlace, trusted: bool, output: &mut Output) -> Result<(), CliError> {
+    let sight = look(global, &bundle).await?;
+    let file = &sight.places.trust_file;
+    let done = if trusted {
+        promote(pick(&sight.plugins, &bundle.id)?, file)?
     } else {
-        promote(pick(&plugins, &trust.id)?, &file)?
+        revoke(&bundle.id, file)?
     };
     output.value(&done, render)
 }
 
-/// The bundles as the daemon sees them, with its data directory, or as a scan sees them.
-async fn seen(resolution: &Resolution) -> Result<(Vec<PluginEntry>, Option<String>), CliError> {
-    let options = Options {
-        socket: Some(resolution.socket.clone()),
-        retry: RetryPolicy::default(),
-        ..Options::default()
-    };
-    match Client::connect(options).await {
-        Ok(client) => {
-            let info = client.server_info().await?.result;
-            Ok((client.plugins_list().await?.result.plugins, Some(info.data_dir)))
-        }
-        Err(ClientError::NoDaemon { .. }) => {
-            let sight = offline::look(&OfflineOptions {
-                data: resolution.data_dir.clone(),
-                plugin_dirs: resolution.plugin_dirs.clone(),
-                trust_file: resolution.trust_file.clone(),
-                worker_binary: resolution.worker.clone(),
-            });
-            let plugins = sight.and_then(|sight| sight.plugins).map_err(CliError::Found)?;
-            Ok((plugins, None))
-        }
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// The bundle of that id that is not shadowed, if it can be promoted at all.
+/// The bundle of that id, if it can be promoted at all.
 fn pick<'a>(plugins: &'a [PluginEntry], id: &str) -> Result<&'a PluginEntry, CliError> {
-    let found = plugins
-        .iter()
-        .find(|plugin| plugin.id == id && plugin.status != PluginStatus::Shadowed)
-        .ok_or_else(|| {
-            let mut ids: Vec<&str> = plugins.iter().map(|plugin| plugin.id.as_str()).collect();
-            ids.dedup();
-            let known = if ids.is_empty() {
-                "none".to_owned()
-            } else {
-                ids.join(", ")
-            };
-            CliError::Found(format!("no plugin `{id}` was found; found: {known}"))
-        })?;
+    let found = find(plugins, id)?;
+    let words = found.message.as_deref().unwrap_or("see `synapse plugin list`");
     match found.status {
         PluginStatus::Refused | PluginStatus::Quarantined => Err(CliError::Found(format!(
-            "{id} is not sound, so it is not promoted: {}",
-            found.message.as_deref().unwrap_or("see `synapse plugin list`")
+            "{id} is not sound, so it is not promoted: {words}"
         ))),
-        _ if !found.promotable => Err(CliError::Found(format!(
-            "{id} cannot run inside the daemon: {}",
-            found.message.as_deref().unwrap_or("see `synapse plugin list`")
+        PluginStatus::Disabled => Err(CliError::Found(format!(
+            "{id} is switched off; first: synapse plugin enable {id}"
         ))),
+        _ if !found.promotable => Err(CliError::Found(format!("{id} cannot run inside the daemon: {words}"))),
         _ => Ok(found),
     }
 }

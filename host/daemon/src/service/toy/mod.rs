@@ -22,7 +22,7 @@ use super::{RequestContext, ServiceError, embed_batch, embed_query, microllm_one
 use crate::config::Config;
 use crate::models::{ModelStoreConfig, PullProgress, SourceChoice};
 use crate::paths::DataDir;
-use crate::rpc::context::RequestId;
+use crate::rpc::context::{Holds, RequestId};
 use crate::state::{Daemon, OpenOptions};
 use crate::task::Tasks;
 
@@ -184,6 +184,7 @@ pub fn context(max_queue: Duration, deadline: Duration) -> RequestContext {
         deadline: received + deadline,
         max_queue,
         cancel: CancellationToken::new(),
+        holds: Holds::default(),
     }
 }
 

@@ -25,6 +25,8 @@ pub struct NewJob {
     pub request: String,
     /// The client's own name for the work.
     pub request_key: Option<String>,
+    /// Its share among the jobs at work, at least 1; no part of the payload.
+    pub weight: u32,
     /// Now, in milliseconds since 1970.
     pub now_ms: u64,
 }
@@ -174,8 +176,8 @@ fn create(connection: &Connection, new: &NewJob, generation: u64, limits: &Input
     ]);
     connection.execute(
         "INSERT INTO job (id, series, uid, kind, model, request, request_key, current, payload, state, generation,
-                          items, bytes, next_seq, created_ms, updated_ms)
-         VALUES (?1, ?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, ?8, ?9, 0, 0, 0, ?10, ?10)",
+                          items, bytes, next_seq, created_ms, updated_ms, weight)
+         VALUES (?1, ?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, ?8, ?9, 0, 0, 0, ?10, ?10, ?11)",
         params![
             new.id,
             new.uid,
@@ -187,6 +189,7 @@ fn create(connection: &Connection, new: &NewJob, generation: u64, limits: &Input
             StateName(JobState::Open),
             signed(generation),
             signed(new.now_ms),
+            new.weight.max(1),
         ],
     )?;
     Ok(Created::Open)
@@ -293,6 +296,33 @@ fn append(
     Ok(Appended::Kept { next_seq: next_seq + 1 })
 }
 
+/// Removes a job that was open, with its input, because its key names another; a seal that is repeated hears the same.
+fn give_up(connection: &Connection, job: &JobRow, existing: &str, same: bool, now_ms: u64) -> rusqlite::Result<()> {
+    connection.execute(
+        "INSERT OR REPLACE INTO job_given_up (id, uid, existing, same, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)",
+        params![job.id, job.uid, existing, same, signed(now_ms)],
+    )?;
+    discard(connection, &job.id)
+}
+
+/// What the seal of a job that was given up said.
+fn said_before(connection: &Connection, id: &str, uid: u32) -> rusqlite::Result<Sealed> {
+    let said: Option<(String, bool)> = connection
+        .query_row(
+            "SELECT existing, same FROM job_given_up WHERE id = ?1 AND uid = ?2",
+            params![id, uid],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )
+        .optional()?;
+    Ok(match said {
+        None => Sealed::Unknown,
+        Some((existing, false)) => Sealed::Conflict { existing },
+        Some((existing, true)) => {
+            find(connection, &existing)?.map_or(Sealed::Unknown, |job| Sealed::Existing(Box::new(job)))
+        }
+    })
+}
+
 /// Removes a job that was open, with its input.
 fn discard(connection: &Connection, id: &str) -> rusqlite::Result<()> {
     connection.execute("DELETE FROM job_append WHERE series = ?1", [id])?;
@@ -302,7 +332,7 @@ fn discard(connection: &Connection, id: &str) -> rusqlite::Result<()> {
 
 fn seal(connection: &Connection, id: &str, uid: u32, now_ms: u64) -> rusqlite::Result<Sealed> {
     let Some(job) = find(connection, id)?.filter(|job| job.uid == uid) else {
-        return Ok(Sealed::Unknown);
+        return said_before(connection, id, uid);
     };
     if job.state != JobState::Open {
         return Ok(Sealed::NotOpen(Box::new(job)));
@@ -321,7 +351,7 @@ fn seal(connection: &Connection, id: &str, uid: u32, now_ms: u64) -> rusqlite::R
             .optional()?;
         match named {
             Some((existing, false)) => {
-                discard(connection, id)?;
+                give_up(connection, &job, &existing, false, now_ms)?;
                 return Ok(Sealed::Conflict { existing });
             }
             Some((existing, true)) => {
@@ -329,7 +359,7 @@ fn seal(connection: &Connection, id: &str, uid: u32, now_ms: u64) -> rusqlite::R
                     return Ok(Sealed::Unknown);
                 };
                 if row.state != JobState::FailedTransient {
-                    discard(connection, id)?;
+                    give_up(connection, &job, &existing, true, now_ms)?;
                     return Ok(Sealed::Existing(Box::new(row)));
                 }
                 take_over(connection, id, &existing)?;
@@ -338,7 +368,7 @@ fn seal(connection: &Connection, id: &str, uid: u32, now_ms: u64) -> rusqlite::R
         }
     }
     connection.execute("UPDATE job SET current = 1 WHERE id = ?1", [id])?;
-    step(connection, id, JobEvent::Seal, None, now_ms)?;
+    step(connection, id, JobEvent::Seal, (None, None), now_ms)?;
     let queued = find(connection, id)?;
     Ok(queued.map_or(Sealed::Unknown, |job| Sealed::Queued(Box::new(job))))
 }
@@ -380,8 +410,9 @@ fn retry(
     connection.execute("UPDATE job SET current = 0 WHERE id = ?1", [&job.id])?;
     connection.execute(
         "INSERT INTO job (id, series, uid, kind, model, request, request_key, current, payload, state, generation,
-                          items, bytes, next_seq, created_ms, updated_ms)
-         SELECT ?2, series, uid, kind, model, request, request_key, 1, payload, ?3, ?4, items, bytes, next_seq, ?5, ?5
+                          items, bytes, next_seq, created_ms, updated_ms, weight)
+         SELECT ?2, series, uid, kind, model, request, request_key, 1, payload, ?3, ?4, items, bytes, next_seq, ?5, ?5,
+                weight
          FROM job WHERE id = ?1",
         params![
             job.id,
@@ -459,7 +490,12 @@ impl Store {
         self.writer.call(move |connection| {
             create(connection, &new, generation, &limits)?;
             match append(connection, (&new.id, new.uid), 0, &items, &limits, new.now_ms)? {
-                Appended::Kept { .. } => seal(connection, &new.id, new.uid, new.now_ms),
+                Appended::Kept { .. } => {
+                    let sealed = seal(connection, &new.id, new.uid, new.now_ms)?;
+                    // Nobody was told the name of a job that was given up here, so nobody seals it again.
+                    connection.execute("DELETE FROM job_given_up WHERE id = ?1", [&new.id])?;
+                    Ok(sealed)
+                }
                 refused => {
                     discard(connection, &new.id)?;
                     Ok(Sealed::Refused(refused))

@@ -1,18 +1,20 @@
-//! Durable jobs: large inputs that are computed piece by piece and outlive a restart (JOB-01..06).
+//! Durable jobs: every slow operation as a row, and large inputs that are computed piece by piece and outlive a restart
+//! (JOB-01..06).
 //!
-//! Owns the tables `job`, `job_append`, `job_input` and `job_page`. A job's input and its finished pages belong to a
+//! Owns the tables `job`, `job_append`, `job_input`, `job_page` and `job_given_up`. A job's input and its finished pages belong to a
 //! *series*: the job that takes another's place after a transient failure goes on with the same series, so nothing is
-//! uploaded or computed twice. Callers: `job/durable`. Not known here: what a request, a text or a page means; their
+//! uploaded or computed twice. Callers: the registry of jobs and the operations on them. Not known here: what a request, a text or a page means; their
 //! bytes are the caller's.
 //!
 //! Each question is one transaction of the writer, so two callers never see it half answered:
-//! `input.rs` (create, append, seal: which job a `request_key` names), `page.rs` (what was finished), and here the
-//! states, the end of what a restart interrupted, and expiry.
+//! `input.rs` (create, append, seal: which job a `request_key` names), `page.rs` (what was finished), `work.rs` (jobs
+//! without texts), and here the states, the end of what a restart interrupted, and expiry.
 
 mod input;
 mod page;
 #[cfg(test)]
 mod tests;
+mod work;
 
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -20,6 +22,7 @@ use synapse_core::job::{JobEvent, JobState};
 
 pub use self::input::{Appended, Created, InputLimits, JobItem, NewJob, OpenItem, Sealed};
 pub use self::page::{Committed, NewPage, PageRead};
+pub use self::work::NewWork;
 use super::{Store, StoreError};
 
 /// One job as it is kept.
@@ -39,8 +42,12 @@ pub struct JobRow {
     pub request_key: Option<String>,
     /// Where it stands.
     pub state: JobState,
+    /// Its share among the jobs at work, at least 1.
+    pub weight: u32,
     /// Items appended.
     pub items: u64,
+    /// Bytes of their texts.
+    pub bytes: u64,
     /// Items whose page is committed.
     pub committed: u64,
     /// Pages committed.
@@ -49,6 +56,8 @@ pub struct JobRow {
     pub next_seq: u64,
     /// Why it failed, in the caller's form.
     pub error: Option<String>,
+    /// What it gave beyond its pages, in the caller's form.
+    pub result: Option<String>,
     /// When it was accepted: milliseconds since 1970.
     pub created_ms: u64,
     /// When its state last changed: milliseconds since 1970.
@@ -96,11 +105,14 @@ fn job_row(row: &Row<'_>) -> rusqlite::Result<JobRow> {
         request: row.get("request")?,
         request_key: row.get("request_key")?,
         state: row.get::<_, StateName>("state")?.0,
+        weight: u32::try_from(count(row, "weight")?).unwrap_or(u32::MAX),
         items: count(row, "items")?,
+        bytes: count(row, "bytes")?,
         committed: count(row, "committed")?,
         pages: count(row, "pages")?,
         next_seq: count(row, "next_seq")?,
         error: row.get("error")?,
+        result: row.get("result")?,
         created_ms: count(row, "created_ms")?,
         updated_ms: count(row, "updated_ms")?,
     })
@@ -123,7 +135,7 @@ fn step(
     connection: &Connection,
     id: &str,
     event: JobEvent,
-    error: Option<&str>,
+    (error, result): (Option<&str>, Option<&str>),
     now_ms: u64,
 ) -> rusqlite::Result<Option<JobState>> {
     let state: Option<StateName> = connection
@@ -135,8 +147,8 @@ fn step(
     let (before, next) = next;
     if before != next {
         connection.execute(
-            "UPDATE job SET state = ?2, error = ?3, updated_ms = ?4 WHERE id = ?1",
-            params![id, StateName(next), error, signed(now_ms)],
+            "UPDATE job SET state = ?2, error = ?3, result = ?4, updated_ms = ?5 WHERE id = ?1",
+            params![id, StateName(next), error, result, signed(now_ms)],
         )?;
     }
     Ok(Some(next))
@@ -156,7 +168,7 @@ impl Store {
     ) -> Result<Option<JobState>, StoreError> {
         let id = id.to_owned();
         self.writer
-            .call(move |connection| step(connection, &id, event, error.as_deref(), now_ms))
+            .call(move |connection| step(connection, &id, event, (error.as_deref(), None), now_ms))
     }
 
     /// The job of this name.
@@ -181,20 +193,24 @@ impl Store {
         })
     }
 
-    /// Ends what an earlier run of the daemon left behind: queued and running jobs fail for now, with `error`; open
-    /// ones stay open (JOB-04). Returns how many ended.
+    /// Ends what an earlier run of the daemon left behind: queued and running jobs fail for now, with the error of their
+    /// kind; open ones stay open (JOB-04). Returns how many ended.
     ///
     /// # Errors
     /// [`StoreError`]; none has ended then.
-    pub fn end_interrupted_jobs(&self, error: String, now_ms: u64) -> Result<usize, StoreError> {
+    pub fn end_interrupted_jobs(
+        &self,
+        error: impl Fn(&str) -> String + Send + 'static,
+        now_ms: u64,
+    ) -> Result<usize, StoreError> {
         let generation = self.generation;
         self.writer.call(move |connection| {
-            let interrupted: Vec<String> = connection
-                .prepare("SELECT id FROM job WHERE generation < ?1 AND state IN ('queued', 'running')")?
-                .query_map([signed(generation)], |row| row.get(0))?
+            let interrupted: Vec<(String, String)> = connection
+                .prepare("SELECT id, kind FROM job WHERE generation < ?1 AND state IN ('queued', 'running')")?
+                .query_map([signed(generation)], |row| Ok((row.get(0)?, row.get(1)?)))?
                 .collect::<rusqlite::Result<_>>()?;
-            for id in &interrupted {
-                step(connection, id, JobEvent::Restart, Some(&error), now_ms)?;
+            for (id, kind) in &interrupted {
+                step(connection, id, JobEvent::Restart, (Some(&error(kind)), None), now_ms)?;
             }
             Ok(interrupted.len())
         })
@@ -212,6 +228,7 @@ impl Store {
                  OR (state NOT IN ('open', 'queued', 'running') AND updated_ms < ?1)",
                 params![signed(ended_before_ms), signed(open_before_ms)],
             )?;
+            connection.execute("DELETE FROM job_given_up WHERE at_ms < ?1", [signed(ended_before_ms)])?;
             if forgotten > 0 {
                 for table in ["job_append", "job_input", "job_page"] {
                     connection.execute(

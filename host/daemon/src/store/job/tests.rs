@@ -25,7 +25,7 @@ fn crashed(dir: &Path) -> (tempfile::TempDir, Store) {
         fs::copy(dir.join(name), copy.path().join(name)).unwrap();
     }
     let store = open(copy.path());
-    store.end_interrupted_jobs("restarted".to_owned(), 50).unwrap();
+    store.end_interrupted_jobs(|_| "restarted".to_owned(), 50).unwrap();
     (copy, store)
 }
 
@@ -37,6 +37,7 @@ fn new(id: &str, key: Option<&str>) -> NewJob {
         model: "toy".to_owned(),
         request: "{}".to_owned(),
         request_key: key.map(ToOwned::to_owned),
+        weight: 1,
         now_ms: 10,
     }
 }
@@ -232,6 +233,20 @@ async fn a_key_names_one_payload() {
         matches!(sealed, Sealed::Existing(job) if job.id == first),
         "the same items in two pieces"
     );
+    let again = store.seal_job("e", UID, 31).unwrap();
+    assert!(
+        matches!(again, Sealed::Existing(job) if job.id == first),
+        "a seal whose answer was lost hears it again"
+    );
+    assert_eq!(store.seal_job("e", 2, 31).unwrap(), Sealed::Unknown, "another user");
+    store.create_job(new("e2", Some("key")), limits).unwrap();
+    append(&store, "e2", 0, 0..2);
+    for _ in 0..2 {
+        assert!(
+            conflict(store.seal_job("e2", UID, 32).unwrap()),
+            "and so does a conflict"
+        );
+    }
     for (id, other) in [
         (
             "f",
@@ -437,6 +452,46 @@ async fn a_full_disk_loses_no_committed_page() {
     assert_eq!(later.job("b").unwrap(), None, "no half of a refused job");
     limit(u32::MAX);
     assert_eq!(store.commit_pages("a", vec![page(&[kept])]).unwrap(), Committed::Kept);
+}
+
+/// Proves JOB-01, JOB-04. Work without texts is a row like any: kept, moved, ended by a restart, bounded in number.
+#[tokio::test]
+async fn work_without_texts_is_kept_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let work = |id: &str| NewWork {
+        id: id.to_owned(),
+        uid: UID,
+        kind: "model_load".to_owned(),
+        model: "toy".to_owned(),
+        now_ms: 10,
+    };
+    for id in ["a", "b", "c", "d"] {
+        store.accept_work(work(id)).unwrap();
+    }
+    let end = |id: &str| {
+        store
+            .move_work(id, JobEvent::Finish, None, Some("{}".to_owned()), 40)
+            .unwrap()
+    };
+    run(&store, "a");
+    run(&store, "b");
+    assert_eq!(end("a"), Some(JobState::Done));
+    assert_eq!(end("d"), None, "it has not begun");
+    let (_copy, later) = crashed(dir.path());
+    let states: Vec<(String, JobState, Option<String>)> = later
+        .jobs()
+        .unwrap()
+        .into_iter()
+        .map(|row| (row.id, row.state, row.result.or(row.error)))
+        .collect();
+    let lost = |id: &str| (id.to_owned(), JobState::FailedTransient, Some("restarted".to_owned()));
+    let done = ("a".to_owned(), JobState::Done, Some("{}".to_owned()));
+    assert_eq!(states, [lost("d"), lost("c"), lost("b"), done]);
+    assert_eq!(later.forget_work(3).unwrap(), 1, "the oldest goes");
+    assert_eq!(later.job("a").unwrap(), None);
+    assert_eq!(store.forget_work(0).unwrap(), 1, "what has not ended stays");
+    assert_eq!(store.jobs().unwrap().len(), 3);
 }
 
 #[tokio::test]
