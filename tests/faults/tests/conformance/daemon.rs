@@ -138,8 +138,10 @@ fn wait_until_described(stream: &mut UnixStream) {
     let started = Instant::now();
     loop {
         let listed = call(stream, "plugins.list", "{}");
-        // The last in the order of names that is sound.
-        if listed.contains(&format!("\"id\":\"{GOOD}\"")) && !listed.contains("\"pending\"") {
+        let entry = listed
+            .split("{\"id\":")
+            .find(|entry| entry.starts_with(&format!("\"{GOOD}\"")));
+        if entry.is_some_and(|entry| entry.contains("\"status\":\"ready\"")) {
             return;
         }
         assert!(started.elapsed() < BOUND, "{listed}");
@@ -176,9 +178,9 @@ fn job(stream: &mut UnixStream, method: &str, params: &str) -> String {
     let started = Instant::now();
     loop {
         let view = call(stream, "job.status", &params);
-        let ended = ["done", "failed", "cancelled", "error"]
+        let ended = !["queued", "running"]
             .iter()
-            .any(|state| view.contains(&format!("\"{state}")));
+            .any(|state| view.contains(&format!("\"state\":\"{state}\"")));
         if ended || started.elapsed() > BOUND {
             return view;
         }
