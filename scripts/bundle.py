@@ -38,8 +38,13 @@ def main() -> None:
         sources = [ROOT / "plugins" / name / "plugin.toml", built / library]
         if name in PRIVATE:
             sources.append(ROOT / ".synapse" / "cache" / PRIVATE[name])
-        for source in sources:
-            target = folder / source.name
+        placed = [(source, folder / source.name) for source in sources]
+        # A bundle's own records, their references, and the files of its models.
+        for part in OWN:
+            tree = ROOT / "plugins" / name / part
+            placed += [(file, folder / part / file.relative_to(tree)) for file in tree.rglob("*") if file.is_file()]
+        for source, target in placed:
+            target.parent.mkdir(parents=True, exist_ok=True)
             if not target.exists() or not filecmp.cmp(source, target, shallow=False):
                 shutil.copyfile(source, target)
             target.chmod(0o644)

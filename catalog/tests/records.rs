@@ -533,11 +533,70 @@ fn selectors_take_their_lanes() {
             .map(|row| row.variant.clone())
             .collect()
     };
-    assert_eq!(names("all-minilm-l6-v2"), ["f32", "s16", "f32", "f16", "f32-short"]);
+    assert_eq!(
+        names("all-minilm-l6-v2"),
+        ["f32", "s16", "f32", "int8", "f16", "f32", "f32-short"]
+    );
     assert_eq!(names("all-minilm-l6-v2@owned"), ["f32", "s16", "f32-short"]);
     assert_eq!(names("all-minilm-l6-v2@owned:f32-short"), ["f32-short"]);
     assert_eq!(names("all-minilm-l6-v2@owned:f16"), Vec::<String>::new());
-    assert_eq!(names("all-minilm-l6-v2@ort"), ["f32"]);
+    assert_eq!(names("all-minilm-l6-v2@ort"), ["f32", "int8"]);
     assert_eq!(names("all-minilm-l6-v2@nobody"), Vec::<String>::new());
     assert_eq!(names("nobody"), Vec::<String>::new());
+}
+
+/// A record's references: built in, or in the folder beside it; the bytes are those it names, or words say why not.
+#[test]
+fn references_are_read_and_checked() {
+    let catalog = Catalog::builtin();
+    let bytes = catalog
+        .references("all-minilm-l6-v2")
+        .expect("readable")
+        .expect("named");
+    assert!(bytes.starts_with(b"synapse-references 1\n"));
+    assert_eq!(catalog.references("smollm2-135m-instruct"), Ok(None));
+    assert_eq!(catalog.references("no-such-model"), Ok(None));
+
+    let dir = tempfile::tempdir().expect("a folder");
+    let write = |path: &str, bytes: &[u8]| {
+        let path = dir.path().join(path);
+        std::fs::create_dir_all(path.parent().expect("has one")).expect("a folder");
+        std::fs::write(path, bytes).expect("writes");
+    };
+    let own = MINILM.replace("id = \"all-minilm-l6-v2\"", "id = \"own\"");
+    write("models/own.toml", own.as_bytes());
+    let (mut catalog, refused) = Catalog::builtin().with_dir(dir.path());
+    assert_eq!(refused, []);
+    let missing = catalog.references("own").expect_err("no file");
+    assert!(
+        missing.contains("the references of own, all-minilm-l6-v2.refs: cannot be read"),
+        "{missing}"
+    );
+    write("references/all-minilm-l6-v2.refs", &bytes);
+    assert_eq!(catalog.references("own").expect("readable").as_deref(), Some(&*bytes));
+    for wrong in [&bytes[1..], &[&*bytes, b"x"].concat(), b""] {
+        write("references/all-minilm-l6-v2.refs", wrong);
+        let error = catalog.references("own").expect_err("another file");
+        assert!(error.contains("the record says 391893"), "{error}");
+    }
+    // A bundle's record lies in its folder `catalog`, and so do its references.
+    let own = MINILM.replace("id = \"all-minilm-l6-v2\"", "id = \"toys/own\"");
+    write("bundle/catalog/own.toml", own.as_bytes());
+    write("bundle/catalog/references/all-minilm-l6-v2.refs", &bytes);
+    assert_eq!(
+        catalog.add_bundle("toys", &[dir.path().join("bundle/catalog/own.toml")]),
+        []
+    );
+    assert_eq!(
+        catalog.references("toys/own").expect("readable").as_deref(),
+        Some(&*bytes)
+    );
+    for path in ["../x", "/x", ""] {
+        let text = MINILM.replace("\"all-minilm-l6-v2.refs\"", &format!("{path:?}"));
+        let problems = check(&text).expect_err("leads out of the folder");
+        assert!(
+            problems.iter().any(|problem| problem.field == "references.path"),
+            "{problems:?}"
+        );
+    }
 }

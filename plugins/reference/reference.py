@@ -2,13 +2,20 @@
 """The reference engine's arithmetic, written from its definition in src/numbers.rs and independent of the Rust code.
 
 Usage: reference.py > tests/golden/values.json
+       reference.py references    writes catalog/references/*.refs and prints the records' tables
 
 Python's float is IEEE 754 binary64 and struct packs to binary32 with one rounding to nearest even, which is all that
 the definition needs. Each value is given as the hexadecimal bits of its binary32, so that a comparison is exact.
 """
 
 import json
+import pathlib
 import struct
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+# The writer of reference files is the repository's.
+sys.path.insert(0, str(HERE.parent.parent / "scripts" / "references"))
 
 U64 = (1 << 64) - 1
 DIMS = 32
@@ -86,7 +93,45 @@ def bits(x):
     return struct.pack(">f", x).hex()
 
 
+BEGIN, END = 256, 257
+MAX_TOKENS = 64
+
+
+def text_ids(text):
+    """model/tokenizer.json: a token a byte, between two of its own; at most MAX_TOKENS."""
+    return [BEGIN, *text.encode()[: MAX_TOKENS - 2], END]
+
+
+def pair_ids(query, document):
+    """Ids, segments and where the document begins; only the document is cut."""
+    head = [BEGIN, *query.encode(), END]
+    tail = [*document.encode()[: MAX_TOKENS - len(head) - 1], END]
+    return head + tail, [0] * len(head) + [1] * len(tail), len(head)
+
+
+def references():
+    """The probe's corpus through the definition, with the model in model/weights.bin."""
+    import reference_file
+
+    seed = seed_of((HERE / "model" / "weights.bin").read_bytes())
+    corpus = reference_file.corpus()
+    rows = [pool(seed, text_ids(text), [], "mean") for text in corpus["texts"] + corpus["queries"]]
+    scores = []
+    for query, documents in corpus["rerank"]:
+        scores += [score(seed, *pair_ids(query, document)) for document in documents]
+    folder = HERE / "catalog" / "references"
+    made_by = "plugins/reference/reference.py, float64"
+    facts = {"items": len(rows), "dims": DIMS, "max_tokens": MAX_TOKENS, "normalized": "no"}
+    body = reference_file.floats(value for row in rows for value in row)
+    reference_file.write(folder / "toy-embed.refs", "embed", made_by, facts, body)
+    facts = {"items": len(scores), "max_tokens": MAX_TOKENS}
+    reference_file.write(folder / "toy-rerank.refs", "rerank", made_by, facts, reference_file.floats(scores))
+
+
 def main():
+    if sys.argv[1:] == ["references"]:
+        references()
+        return
     seed = seed_of(MODEL)
     items = [
         {"ids": [101, 102], "types": []},

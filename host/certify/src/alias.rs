@@ -182,7 +182,8 @@ mod tests {
     #[test]
     fn what_cannot_be_compared_fails_with_words() {
         let base = vectors();
-        let edits: [(fn(&mut KeptVectors), &str); 4] = [
+        type Edit = fn(&mut KeptVectors);
+        let edits: [(Edit, &str); 4] = [
             (|v| v.corpus = Sha256Digest([0; 32]), "corpora"),
             (|v| v.dims = 8, "lengths"),
             (|v| v.max_tokens = 65, "cuts"),

@@ -168,7 +168,8 @@ mod tests {
 
     #[test]
     fn deviations() {
-        let table: [(&[f32], &[f32], Scale, f64, f64); 8] = [
+        type Row = &'static [f32];
+        let table: [(Row, Row, Scale, f64, f64); 8] = [
             (&[3.0, 4.0], &[3.0, 4.0], Scale::Unit, 0.0, 1.0),
             (&[6.0, 8.0], &[3.0, 4.0], Scale::Unit, 0.0, 1.0),
             (&[6.0, 8.0], &[3.0, 4.0], Scale::Raw, 0.8, 1.0),

@@ -28,7 +28,12 @@ pub fn inventory_gate(observations: &[WorkerObservation]) -> GateResult {
     }
     let mut notes = Vec::new();
     let (mut omitted, mut mismatched) = (0, 0);
-    for WorkerObservation { worker, inventory, admitted } in observations {
+    for WorkerObservation {
+        worker,
+        inventory,
+        admitted,
+    } in observations
+    {
         let Some(inventory) = inventory else {
             omitted += 1;
             notes.push(format!("{worker} gave no inventory, with {admitted} admitted"));
@@ -86,6 +91,10 @@ mod tests {
             let result = inventory_gate(&[sound.to_vec(), vec![bad]].concat());
             assert_eq!((result.outcome, result.note.as_str()), (Outcome::Failed, word));
         }
-        assert_eq!(inventory_gate(&[]).outcome, Outcome::Failed, "nothing observed is nothing shown");
+        assert_eq!(
+            inventory_gate(&[]).outcome,
+            Outcome::Failed,
+            "nothing observed is nothing shown"
+        );
     }
 }

@@ -37,8 +37,8 @@ mod verdict;
 
 pub use alias::{KeptVectors, alias_gate};
 pub use corpus::{Corpus, RerankSet};
-pub use inventory::{WorkerObservation, inventory_gate};
 pub use gate::{Bound, Figure, Gate, GateResult, Outcome};
+pub use inventory::{WorkerObservation, inventory_gate};
 pub use plan::{Latencies, Observation, PairItem, Plan, PlanError, Repeated, Step, StepId, StepOutput, TextItem, Work};
 pub use references::{BadReferences, ReferenceValues, References};
 pub use subject::{Depth, Options, Subject};

@@ -39,6 +39,10 @@ const TIMED_BATCHES: usize = 8;
 const QUERY_TOKENS: [u32; 4] = [8, 32, 128, 512];
 const BATCH_ITEMS: [u32; 3] = [1, 8, 32];
 const BATCH_ITEM_TOKENS: u32 = 32;
+/// The shortest composed text: a word between two special tokens.
+const SHORTEST_TEXT: u32 = 3;
+/// The shortest composed pair: its query is two words, which are many tokens where a byte is one.
+const SHORTEST_PAIR: u32 = 32;
 /// Tokens that a generation may have.
 const ANSWER_TOKENS: u32 = 24;
 /// Composed texts are numbered from here on, so that timed texts are no others.
@@ -173,7 +177,7 @@ impl Layout {
         }
         self.texts = corpus.texts.len();
         self.corpus_items = self.items.len();
-        self.add_shapes(3);
+        self.add_shapes(SHORTEST_TEXT);
         let longest = self.bounds.max_tokens;
         for tokens in QUERY_TOKENS.into_iter().filter(|tokens| *tokens <= longest) {
             self.add_timed(Workload::Query { tokens }, tokens, 1, TIMED_QUERIES);
@@ -197,8 +201,8 @@ impl Layout {
         }
         self.corpus_items = self.items.len();
         self.texts = self.items.len();
-        self.add_shapes(24);
-        let possible = 24..=self.bounds.max_tokens;
+        self.add_shapes(SHORTEST_PAIR);
+        let possible = SHORTEST_PAIR..=self.bounds.max_tokens;
         for tokens in QUERY_TOKENS.into_iter().filter(|tokens| possible.contains(tokens)) {
             self.add_timed(Workload::Pair { tokens }, tokens, 1, TIMED_QUERIES);
         }
@@ -241,7 +245,9 @@ impl Layout {
         }
         self.neighbour = self.add_composed(500, NEIGHBOUR_TOKENS.min(longest));
         // The most items with the most tokens, of four texts: their rows alone are cheap.
-        let each = (self.bounds.max_batch_tokens / self.bounds.max_batch.max(1)).clamp(shortest, longest.max(shortest));
+        let each = (self.bounds.max_batch_tokens / self.bounds.max_batch.max(1))
+            .max(shortest)
+            .min(longest);
         let corner = [
             (502, each),
             (504, each),

@@ -95,5 +95,6 @@ fn minilm_references_equal_the_oracle() {
         compared += 1;
     }
     assert!(compared >= 185, "{compared} texts");
-    assert!(largest <= 1e-8, "{largest:e} over {compared} texts");
+    // Half a unit in the last place of an f32 below 0.5 is 1.5e-8.
+    assert!(largest <= 1.6e-8, "{largest:e} over {compared} texts");
 }

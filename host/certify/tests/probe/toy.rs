@@ -112,7 +112,7 @@ fn scored(engine: &Reranking, step: &Step) -> StepOutput {
         .iter()
         .map(|pair| {
             let query = ids(&pair.query, 10_000);
-            let room = usize::try_from(pair.max_tokens).expect("is small") - query.len() - 1;
+            let room = usize::try_from(pair.max_tokens).expect("is small") - 1 - query.len();
             (query, bytes(&pair.document, room).chain([END]).collect())
         })
         .collect();
