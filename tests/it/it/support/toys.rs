@@ -149,6 +149,11 @@ fn seeded_text(seed: u64, prompt: &[u32], max_tokens: usize, sampler: Option<u64
     (letters, false)
 }
 
+/// The vector of these ids by a model of these weights: the mean of the tokens' values, before rounding.
+pub fn vector(weights: &str, ids: &[u32]) -> [f64; 32] {
+    mean(seed(weights), ids, 0)
+}
+
 /// The score that a toy gives to a pair.
 pub fn score(model: &str, query: &[u32], document: &[u32]) -> f32 {
     seeded_score(seed(&weights(model)), query, document)
