@@ -1,6 +1,6 @@
 //! Progress, cancellation, deadlines, and how a worker ends (WP-40 to WP-45, WP-60, WP-61).
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use synapse_wire::worker::{HostMessage, WorkerMessage};
 
@@ -15,7 +15,7 @@ pub(crate) const CHECKS: &[Check] = &[
         id: "worker-progress",
         level: Level::Full,
         rules: &["WP-40", "WP-41", "WP-42"],
-        says: "PROGRESS names the running exchange, grows with each report, and comes at most every 100 ms.",
+        says: "PROGRESS names the running exchange and grows; it comes at most every 100 ms, and within 5 s of work.",
         why: "Only work done renews the silence window.",
         fix: "Report finished work, never a heartbeat; fix the total at the first report.",
         run: Run::Protocol(progress),
@@ -63,8 +63,13 @@ fn progress(desk: &Desk) -> Verdict {
     let items = loaded.items(20, &[usize::MAX; 32]);
     let mut requests = vec![(1, true)];
     for _ in 0..8 {
+        let started = Instant::now();
         peer.compute(&loaded, &items)?;
-        requests.push((requests.len() as u64 + 1, false));
+        let (took, req_id) = (started.elapsed(), requests.len() as u64 + 1);
+        if took > Duration::from_secs(5) && !peer.progress.iter().any(|seen| seen.req_id == req_id) {
+            return fail(format!("a request of {} s reported no progress", took.as_secs()));
+        }
+        requests.push((req_id, false));
     }
     for (req_id, setup) in requests {
         let seen: Vec<_> = peer.progress.iter().filter(|seen| seen.req_id == req_id).collect();
