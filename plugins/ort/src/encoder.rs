@@ -292,10 +292,15 @@ fn model(
         most,
     };
     let dims = u32::try_from(dims).map_err(|_| Error::artifact_invalid("vectors are too long"))?;
-    Ok(Loaded::new(model, dims)
+    let mut loaded = Loaded::new(model, dims)
         .max_concurrency(CONCURRENCY)
         .max_tokens(longest)
-        .memory_bytes(bytes))
+        .memory_bytes(bytes);
+    if facts.quantises_dynamically() {
+        let why = "because the graph takes the scales of its activations from everything that is in the call";
+        loaded.extra.push(("one_at_a_time".to_owned(), why.to_owned()));
+    }
+    Ok(loaded)
 }
 
 impl Model {
