@@ -13,6 +13,8 @@ mod forms;
 mod jobs;
 mod oneshot;
 mod parity;
+mod probe;
+mod plugins;
 mod pull_kill;
 mod pull_source;
 mod rerank;

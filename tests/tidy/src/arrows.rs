@@ -49,10 +49,16 @@ const ARROWS: &[(&str, &[&str])] = &[
         "cargo-synapse",
         &["synapse-conformance", "synapse-loader", "synapse-plugin-api"],
     ),
-    // The command names wire's types in its output and judges catalog files without a daemon.
+    // The command names wire's types in its output, judges catalog files without a daemon, and runs the kit.
     (
         "synapse",
-        &["synapse-daemon", "synapse-client", "synapse-wire", "synapse-catalog"],
+        &[
+            "synapse-daemon",
+            "synapse-client",
+            "synapse-wire",
+            "synapse-catalog",
+            "synapse-conformance",
+        ],
     ),
 ];
 

@@ -121,7 +121,7 @@ fn workers(daemon: &Daemon) -> Vec<u32> {
     children(daemon.pid())
 }
 
-fn children(parent: u32) -> Vec<u32> {
+pub(crate) fn children(parent: u32) -> Vec<u32> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").expect("/proc").flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
@@ -168,7 +168,7 @@ fn worker(daemon: &Daemon) -> u32 {
     all[0]
 }
 
-fn signal(pid: u32, signal: Signal) {
+pub(crate) fn signal(pid: u32, signal: Signal) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process id");
     // It may be gone already.
     let _ = kill_process(pid, signal);
