@@ -117,6 +117,7 @@ fn what_does_not_move_the_space() {
         ("path = \"model.safetensors\"", "path = \"weights/model.safetensors\""),
         ("revision = \"c9745", "revision = \"d9745"),
         ("truncate_default = true", "truncate_default = false"),
+        ("path = \"all-minilm-l6-v2.refs\"", "path = \"other.refs\""),
         ("max_tokens = 256", "max_tokens = 128"),
         ("engine_version = \">=0.1, <2\"", "engine_version = \"*\""),
         ("variant = \"f32\"", "variant = \"plain\""),
