@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""`make bench`: engines and daemon against named peers, workers against the same bundle in a process; for docs/bench.
+"""`make bench`: engines and daemon against named peers, workers against the same bundle in a process, queries and small
+jobs against a large job, a flood of connections; for docs/bench.
 
-Usage: run.py [--rounds N] [--scale F] [--skip-daemon] [--only foundation|workers]. Peers run one after another within a
-round, so that what else the machine does hits all of them; a round's ratio is what counts, absolute figures only show the
-scale.
+Usage: run.py [--rounds N] [--scale F] [--skip-daemon] [--profile P] [--only foundation|workers|scheduling]. Peers run one
+after another within a round, so that what else the machine does hits all of them; a round's ratio is what counts, absolute
+figures only show the scale.
 """
 
 import argparse
@@ -14,8 +15,11 @@ import subprocess
 import sys
 
 import daemon
+import flood
 import peers
 import places
+import probe
+import scheduling
 import workers
 import workloads
 from report import Report, machine, ratio, spread
@@ -25,11 +29,11 @@ PAGES = places.ROOT / "docs" / "bench"
 REQUIRED_RATIO = 0.5
 
 
-def build() -> pathlib.Path:
-    """Builds the peer and returns the folder of binaries."""
-    command = ["cargo", "build", "--locked", "--release", "-p", "synapse-bench"]
+def build(profile: str) -> pathlib.Path:
+    """Builds the peers and returns the folder of binaries."""
+    command = ["cargo", "build", "--locked", "--profile", profile, "-p", "synapse-bench"]
     subprocess.run(command, cwd=places.ROOT, check=True)
-    return places.target() / "release"
+    return places.target() / profile
 
 
 def measure(running: list[peers.Peer], work: dict, rounds: int) -> dict:
@@ -125,6 +129,25 @@ def workers_page(options: argparse.Namespace, binaries: pathlib.Path, model: pat
     return met
 
 
+def scheduling_page(options: argparse.Namespace, binaries: pathlib.Path, model: pathlib.Path) -> bool:
+    """Queries and small jobs beside a large job, and a flood; whether the required figures were met."""
+    report = Report("Scheduling: measured figures")
+    report.text(
+        f"Machine: {machine()}. {datetime.date.today()}, profile {options.profile}, scale {options.scale:g}.",
+        "Written by `make bench BENCH_ARGS=\"--only scheduling\"`. Model: all-MiniLM-L6-v2. The load: one job of",
+        f"{scheduling.ITEMS} texts of 20 to 256 tokens, {scheduling.SMALL_JOBS} jobs of {scheduling.SMALL_ITEMS} such texts,",
+        f"one each {scheduling.SPACING * options.scale:g} s, and {scheduling.QUERIES_PER_SECOND} queries a second until the",
+        f"last small job has ended or {scheduling.LIMIT * options.scale:g} s have passed; {scheduling.THREADS} threads. A query's",
+        "time runs from the moment when it is due. The one queue is the same daemon with one switch: work in order of",
+        "arrival, a job with all of its work, and nothing held for a query.",
+    )
+    met = scheduling.measure(report, binaries, model, options.scale)
+    met = probe.measure(report, binaries, model, options.scale) and met
+    met = flood.measure(report, binaries, model, options.scale) and met
+    write(report, "scheduling.md")
+    return met
+
+
 def write(report: Report, name: str) -> None:
     """Prints the page and puts it into the repository."""
     page = PAGES / name
@@ -140,10 +163,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="alternations (default 7)")
     parser.add_argument("--scale", type=float, default=1.0, help="size of the workloads (default 1)")
     parser.add_argument("--skip-daemon", action="store_true", help="measure the engines only")
+    parser.add_argument("--profile", default="release", help="cargo profile of the binaries (default release)")
     parser.add_argument("--only", choices=list(SUBJECTS), help="one subject (default: all)")
     options = parser.parse_args()
 
-    binaries = build()
+    binaries = build(options.profile)
     model = places.model()
     # Every page is written before a missed figure ends the run with an error.
     met = [measure(options, binaries, model) for name, measure in SUBJECTS.items() if options.only in (None, name)]
@@ -152,7 +176,7 @@ def main() -> None:
 
 
 #: What can be measured, each on its own page.
-SUBJECTS = {"foundation": foundation, "workers": workers_page}
+SUBJECTS = {"foundation": foundation, "workers": workers_page, "scheduling": scheduling_page}
 
 if __name__ == "__main__":
     main()
