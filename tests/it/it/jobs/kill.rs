@@ -3,18 +3,24 @@
 //!
 //! One place outlives all daemons. Each round starts one, looks at every job that there is, brings the work of the round
 //! before to its end, begins new work and kills at a point that the round's number decides. The work of a round is known
-//! by its number of texts, which no other has: so jobs are counted whose names no client was ever told.
+//! by its number of texts, which no other has: so jobs are counted whose names no client was ever told. Most work embeds;
+//! some scores the same texts as the candidates of a query.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{MODEL, Walk, alone, batch, creation, end, job_id, place, result, serving, start, status, texts, walk};
+use super::{
+    MODEL, TEXTS, Walk, alone, batch, content, creation, end, job_id, place, result, serving, status, texts, walk,
+};
 use crate::support::client::{Client, code};
 use crate::support::daemon::{Daemon, Place};
+use crate::support::toys::{self, Kind};
 
 /// Texts of the first round's work: ten quanta at least.
 const ITEMS: usize = 640;
+/// The toy that scores, and its query.
+const RERANKER: (&str, &str) = ("scoring-toy", "who holds the lock");
 /// Appends of a work that is not sent in one piece.
 const APPENDS: usize = 4;
 
@@ -76,6 +82,8 @@ impl Dice {
 struct Work {
     key: String,
     items: usize,
+    /// It scores, and does not embed.
+    scores: bool,
     /// The open job, and how many appends were answered.
     open: Option<(String, usize)>,
     /// The jobs that it was told of, sealed.
@@ -89,16 +97,28 @@ struct Work {
 }
 
 impl Work {
-    fn new(number: usize) -> Self {
+    fn new(number: usize, scores: bool) -> Self {
         Self {
             key: format!("key-{number}"),
             items: ITEMS + number,
+            scores,
             open: None,
             jobs: Vec::new(),
             pages: Vec::new(),
             cancelled: false,
             ended: None,
         }
+    }
+
+    /// The request that is all of it.
+    fn whole(&self) -> (&'static str, Value) {
+        if !self.scores {
+            return ("embed.batch", batch(&self.key, self.items));
+        }
+        let (model, query) = RERANKER;
+        let candidates = texts(0, self.items);
+        let params = json!({"model": model, "query": query, "candidates": candidates, "request_key": self.key});
+        ("rerank.score", params)
     }
 
     fn append(&self, id: &str, seq: usize) -> Value {
@@ -115,8 +135,13 @@ impl Work {
 
 fn list(client: &mut Client) -> Vec<Value> {
     let jobs = client.ok("job.list", &json!({}))["jobs"].take();
-    let batches = jobs.as_array().expect("a list").iter();
-    batches.filter(|job| job["kind"] == "embed_batch").cloned().collect()
+    let of_texts = |job: &&Value| job["kind"] == "embed_batch" || job["kind"] == "rerank_score";
+    jobs.as_array()
+        .expect("a list")
+        .iter()
+        .filter(of_texts)
+        .cloned()
+        .collect()
 }
 
 fn is(job: &Value, state: &str) -> bool {
@@ -139,8 +164,8 @@ fn read_pages(client: &mut Client, work: &mut Work, count: usize) {
     let id = work.jobs.last().expect("a job").clone();
     while work.pages.len() < count {
         let mut answer = result(client, &id, work.pages.len());
-        if answer["content"].is_object() {
-            work.pages.push(answer["content"].take());
+        if let Some(page) = content(&mut answer) {
+            work.pages.push(page);
         } else if !["queued", "running"].contains(&answer["state"].as_str().expect("a state")) {
             return;
         }
@@ -175,13 +200,15 @@ fn strike(point: Point, place: &Place, daemon: Daemon, mut client: Client, work:
             }
         }
         Point::Accept => {
-            client.request("embed.batch", &batch(&work.key, work.items));
+            let (method, params) = work.whole();
+            client.request(method, &params);
             dice.moment(&daemon);
             work.jobs
                 .extend(kill(daemon, &mut client).map(|answer| job_id(&answer)));
         }
         Point::Commit | Point::End | Point::Cancel => {
-            work.jobs.push(start(&mut client, &work.key, work.items));
+            let (method, params) = work.whole();
+            work.jobs.push(job_id(&client.ok(method, &params)));
             let quanta = work.items / 64;
             let pages = usize::try_from(dice.below(4)).expect("is small");
             read_pages(&mut client, work, if point == Point::End { quanta } else { pages });
@@ -199,7 +226,8 @@ fn strike(point: Point, place: &Place, daemon: Daemon, mut client: Client, work:
             strike(Point::Commit, place, daemon, client, work, dice);
             let daemon = place.start();
             let mut client = daemon.connect();
-            client.request("embed.batch", &batch(&work.key, work.items));
+            let (method, params) = work.whole();
+            client.request(method, &params);
             dice.moment(&daemon);
             work.jobs
                 .extend(kill(daemon, &mut client).map(|answer| job_id(&answer)));
@@ -252,7 +280,7 @@ fn survey(client: &mut Client, works: &[Work]) {
 }
 
 /// Whatever a kill left of a work, its client brings it to an end that is one job's.
-fn finish(daemon: &Daemon, client: &mut Client, work: &mut Work, expected: &[String]) -> bool {
+fn finish(daemon: &Daemon, client: &mut Client, work: &mut Work, expected: &Expected) -> bool {
     if let Some((id, _)) = work.open.take() {
         if is(&status(client, &id), "open") {
             for seq in 0..APPENDS {
@@ -267,8 +295,9 @@ fn finish(daemon: &Daemon, client: &mut Client, work: &mut Work, expected: &[Str
     let sealed = work.jobs.last().map(|id| status(client, id));
     let current = before.iter().chain(&sealed).find(|job| !is(job, "failed_transient"));
     let mut clients: Vec<Client> = (0..4).map(|_| daemon.connect()).collect();
+    let (method, params) = work.whole();
     for other in &mut clients {
-        other.request("embed.batch", &batch(&work.key, work.items));
+        other.request(method, &params);
     }
     let told = clients.iter_mut().map(|other| other.line().expect("an answer"));
     let told: Vec<String> = told.map(|answer| job_id(&answer["result"])).collect();
@@ -286,7 +315,7 @@ fn finish(daemon: &Daemon, client: &mut Client, work: &mut Work, expected: &[Str
         .any(|job| is(job, "failed_transient") && job["progress"]["done"] != 0);
 
     let view = end(client, &id);
-    let mut seen = Walk::new(expected);
+    let mut seen = Walk::new(expected.of(work));
     let (pages, _) = walk(client, &id, &mut seen);
     assert!(
         pages.starts_with(&work.pages),
@@ -313,6 +342,27 @@ fn finish(daemon: &Daemon, client: &mut Client, work: &mut Work, expected: &[Str
     resumed
 }
 
+/// What each of [`TEXTS`] has, inline.
+struct Expected {
+    vectors: Vec<String>,
+    scores: Vec<String>,
+}
+
+impl Expected {
+    fn of(&self, work: &Work) -> &[String] {
+        if work.scores { &self.scores } else { &self.vectors }
+    }
+}
+
+/// The score of each of [`TEXTS`].
+fn scored(client: &mut Client) -> Vec<String> {
+    let (model, query) = RERANKER;
+    let params = json!({"model": model, "query": query, "candidates": texts(0, TEXTS.len())});
+    let answer = client.ok("rerank.score", &params);
+    let scores = answer["scores"].as_array().expect("scores").iter();
+    scores.map(Value::to_string).collect()
+}
+
 /// Cancels open jobs that no client was told of: a `job.create` whose answer was lost. There is one at most.
 fn forget_unknown(client: &mut Client) {
     let open: Vec<Value> = list(client).into_iter().filter(|job| is(job, "open")).collect();
@@ -330,8 +380,13 @@ fn a_daemon_killed_at_any_point_of_a_job_loses_and_repeats_nothing() {
         None => 12,
     };
     let place = place("{}");
+    toys::write(&place, RERANKER.0, Kind::Rerank);
     let (daemon, mut client) = serving(&place);
-    let expected = alone(&mut client);
+    toys::install(&mut client, &place, RERANKER.0);
+    let expected = Expected {
+        vectors: alone(&mut client),
+        scores: scored(&mut client),
+    };
     daemon.kill();
     let (mut works, mut resumed): (Vec<Work>, BTreeMap<Point, usize>) = (Vec::new(), BTreeMap::new());
     let mut last = None;
@@ -348,14 +403,17 @@ fn a_daemon_killed_at_any_point_of_a_job_loses_and_repeats_nothing() {
         if round == rounds {
             // Every page that was ever read is there, after all of the kills.
             for work in &works {
-                let (pages, _) = walk(&mut client, work.jobs.last().expect("a job"), &mut Walk::new(&expected));
+                let id = work.jobs.last().expect("a job");
+                let (pages, _) = walk(&mut client, id, &mut Walk::new(expected.of(work)));
                 assert_eq!(pages, work.pages, "{}", work.key);
             }
             assert!(daemon.stop().success());
             break;
         }
         let point = POINTS[round % POINTS.len()];
-        let mut work = Work::new(round);
+        // Every third of the points that both kinds have: two in twelve rounds, each in twenty-two.
+        let appends = [Point::Create, Point::Append, Point::Seal].contains(&point);
+        let mut work = Work::new(round, !appends && round % 3 == 0);
         let mut dice = Dice(u64::try_from(round).expect("is small"));
         strike(point, &place, daemon, client, &mut work, &mut dice);
         works.push(work);

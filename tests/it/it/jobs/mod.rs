@@ -7,6 +7,7 @@ mod bounds;
 mod cancel;
 #[cfg(target_os = "linux")]
 mod disk;
+mod expire;
 mod fair;
 mod keys;
 mod kill;
@@ -24,9 +25,9 @@ use crate::support::daemon::{Daemon, Place};
 use crate::support::toys::{self, Kind};
 
 /// The toy that embeds.
-const MODEL: &str = "toy";
+pub const MODEL: &str = "toy";
 /// The texts of every job, in turn; of several lengths, so that a job packs them in another order than it was given.
-const TEXTS: [&str; 5] = [
+pub const TEXTS: [&str; 5] = [
     "one",
     "two words and a few more of them",
     "a lock on the file is held by another process, which may have died",
@@ -35,14 +36,14 @@ const TEXTS: [&str; 5] = [
 ];
 
 /// A place with the toy and with this configuration (JSON).
-fn place(config: &str) -> Place {
+pub fn place(config: &str) -> Place {
     let place = Place::new().config(config);
     toys::write(&place, MODEL, Kind::Embed);
     place
 }
 
 /// A running daemon that serves the toy.
-fn serving(place: &Place) -> (Daemon, Client) {
+pub fn serving(place: &Place) -> (Daemon, Client) {
     let daemon = place.start();
     let mut client = daemon.connect();
     toys::install(&mut client, place, MODEL);
@@ -50,23 +51,23 @@ fn serving(place: &Place) -> (Daemon, Client) {
 }
 
 /// The texts `from..to` of a job.
-fn texts(from: usize, to: usize) -> Value {
+pub fn texts(from: usize, to: usize) -> Value {
     let item = |n: usize| json!({"id": n.to_string(), "text": TEXTS[n % TEXTS.len()]});
     (from..to).map(item).collect()
 }
 
 /// An `embed.batch` of so many texts with a key.
-fn batch(key: &str, items: usize) -> Value {
+pub fn batch(key: &str, items: usize) -> Value {
     json!({"model": MODEL, "items": texts(0, items), "request_key": key})
 }
 
 /// A `job.create` of the same work as [`batch`].
-fn creation(key: &str) -> Value {
+pub fn creation(key: &str) -> Value {
     json!({"operation": "embed.batch", "model": MODEL, "request_key": key})
 }
 
 /// The name in an answer.
-fn job_id(answer: &Value) -> String {
+pub fn job_id(answer: &Value) -> String {
     answer["job_id"]
         .as_str()
         .unwrap_or_else(|| panic!("no job: {answer}"))
@@ -74,12 +75,12 @@ fn job_id(answer: &Value) -> String {
 }
 
 /// Starts a job of so many texts and gives its name.
-fn start(client: &mut Client, key: &str, items: usize) -> String {
+pub fn start(client: &mut Client, key: &str, items: usize) -> String {
     job_id(&client.ok("embed.batch", &batch(key, items)))
 }
 
 /// Starts a job whose texts are appended in pieces: more than one line of the socket would carry.
-fn start_large(client: &mut Client, key: &str, items: usize) -> String {
+pub fn start_large(client: &mut Client, key: &str, items: usize) -> String {
     const PIECE: usize = 5_000;
     let id = job_id(&client.ok("job.create", &creation(key)));
     for (seq, from) in (0..items).step_by(PIECE).enumerate() {
@@ -96,17 +97,18 @@ fn start_large(client: &mut Client, key: &str, items: usize) -> String {
     id
 }
 
-fn status(client: &mut Client, id: &str) -> Value {
+/// The job as `job.status` shows it.
+pub fn status(client: &mut Client, id: &str) -> Value {
     client.ok("job.status", &json!({"job_id": id}))
 }
 
 /// Waits for the end of a job of this name.
-fn end(client: &mut Client, id: &str) -> Value {
+pub fn end(client: &mut Client, id: &str) -> Value {
     client.job(&json!({"job_id": id}))
 }
 
 /// The vector of each of [`TEXTS`], inline.
-fn alone(client: &mut Client) -> Vec<String> {
+pub fn alone(client: &mut Client) -> Vec<String> {
     let vector = |text: &&str| {
         let params = json!({"model": MODEL, "items": [{"id": "x", "text": text}], "encoding": "base64"});
         let answer = client.ok("embed.batch", &params);
@@ -116,19 +118,29 @@ fn alone(client: &mut Client) -> Vec<String> {
 }
 
 /// One answer of `job.result`.
-fn result(client: &mut Client, id: &str, page: usize) -> Value {
+pub fn result(client: &mut Client, id: &str, page: usize) -> Value {
     client.ok("job.result", &json!({"job_id": id, "page": page, "encoding": "base64"}))
 }
 
+/// The page in an answer of `job.result`: of vectors, or of scores; `None` where it is not there.
+pub fn content(answer: &mut Value) -> Option<Value> {
+    let name = ["content", "scores"]
+        .into_iter()
+        .find(|name| answer[name].is_object())?;
+    Some(answer[name].take())
+}
+
 /// What a walk over a job's pages found.
-struct Walk<'a> {
+pub struct Walk<'a> {
     expected: &'a [String],
-    seen: BTreeSet<usize>,
+    /// The texts whose vector came.
+    pub seen: BTreeSet<usize>,
     space: Option<Value>,
 }
 
 impl<'a> Walk<'a> {
-    fn new(expected: &'a [String]) -> Self {
+    /// Nothing was seen; these are the vectors or scores of [`TEXTS`].
+    pub fn new(expected: &'a [String]) -> Self {
         Self {
             expected,
             seen: BTreeSet::new(),
@@ -136,38 +148,36 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Takes one page: no text a second time, each with its own vector, all in one space.
-    fn take(&mut self, content: &Value) {
+    /// Takes one page: no text a second time, each with its own vector or score, all in one space.
+    pub fn take(&mut self, content: &Value) {
         let items = content["items"].as_array().expect("items");
-        let vectors = content["vectors"].as_array().expect("vectors");
-        assert!(!items.is_empty() && items.len() == vectors.len(), "{content}");
+        let values = content["vectors"].as_array().or(content["scores"].as_array());
+        let values = values.expect("vectors or scores");
+        assert!(!items.is_empty() && items.len() == values.len(), "{content}");
         assert_eq!(
             self.space.get_or_insert_with(|| content["fingerprint"].clone()),
             &content["fingerprint"]
         );
-        for (item, vector) in items.iter().zip(vectors) {
+        for (item, value) in items.iter().zip(values) {
             let n: usize = item["id"]
                 .as_str()
                 .and_then(|id| id.parse().ok())
                 .expect("an id of the job");
             assert!(self.seen.insert(n), "{n} came twice");
-            assert_eq!(
-                vector.as_str(),
-                Some(&*self.expected[n % TEXTS.len()]),
-                "the vector of {n}: {item}"
-            );
+            let found = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            assert_eq!(found, self.expected[n % TEXTS.len()], "what {n} has: {item}");
         }
     }
 
     /// Whether exactly the texts of a job of so many were seen.
-    fn is_whole(&self, items: usize) -> bool {
+    pub fn is_whole(&self, items: usize) -> bool {
         self.seen.iter().copied().eq(0..items)
     }
 }
 
 /// Reads a job page by page until it has ended and shows no more, and gives the pages and how often it was found running
 /// with its next page not there yet.
-fn walk(client: &mut Client, id: &str, walk: &mut Walk<'_>) -> (Vec<Value>, usize) {
+pub fn walk(client: &mut Client, id: &str, walk: &mut Walk<'_>) -> (Vec<Value>, usize) {
     let (mut pages, mut ahead) = (Vec::new(), 0);
     while let Some(page) = next_page(client, id, pages.len(), &mut ahead) {
         walk.take(&page);
@@ -181,8 +191,8 @@ fn next_page(client: &mut Client, id: &str, page: usize, ahead: &mut usize) -> O
     let bound = Instant::now() + HANG;
     loop {
         let mut answer = result(client, id, page);
-        if answer["content"].is_object() {
-            return Some(answer["content"].take());
+        if let Some(content) = content(&mut answer) {
+            return Some(content);
         }
         assert_eq!(answer["pages"], page, "a page is missing: {answer}");
         if !["queued", "running"].contains(&answer["state"].as_str().expect("a state")) {

@@ -1,7 +1,5 @@
 //! Pages read while they are written, and the memory that a large job takes.
 
-use std::fs;
-
 use serde_json::json;
 
 use super::{Walk, alone, end, place, serving, start_large, walk};
@@ -10,14 +8,6 @@ use super::{Walk, alone, end, place, serving, start_large, walk};
 const BUDGET: u64 = 1;
 /// What the daemon may take beyond that, in MiB.
 const ALLOWANCE: u64 = 60;
-
-/// A line of `/proc/PID/status`, in KiB.
-fn memory(pid: u32, what: &str) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the daemon lives");
-    let line = status.lines().find_map(|line| line.strip_prefix(what)).expect("a line");
-    let number = line.trim_start_matches(':').trim_end_matches("kB").trim();
-    number.parse().expect("a number")
-}
 
 /// Proves API-11, JOB-07. Every text comes once, though the reader is faster than the job; and the most that the daemon
 /// ever took is bounded, however many texts the job has.
@@ -30,7 +20,7 @@ fn a_large_job_is_read_while_it_runs_and_takes_no_memory() {
     let place = place(&format!(r#"{{"schedule": {{"lane_byte_budget": {}}}}}"#, BUDGET << 20));
     let (daemon, mut client) = serving(&place);
     let expected = alone(&mut client);
-    let loaded = memory(daemon.pid(), "VmRSS");
+    let loaded = daemon.memory("VmRSS");
     let id = start_large(&mut client, "large", items);
     let mut seen = Walk::new(&expected);
     let (pages, ahead) = walk(&mut client, &id, &mut seen);
@@ -42,7 +32,7 @@ fn a_large_job_is_read_while_it_runs_and_takes_no_memory() {
         (&json!("done"), &json!(items)),
         "{view}"
     );
-    let most = memory(daemon.pid(), "VmHWM");
+    let most = daemon.memory("VmHWM");
     let bound = loaded + ((BUDGET + ALLOWANCE) << 10);
     assert!(most <= bound, "{most} KiB, loaded {loaded}, at most {bound}");
     // Read again from the start, the pages are those that were read while it ran.

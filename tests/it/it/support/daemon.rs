@@ -7,7 +7,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 
 use synapse_loader::process::{Child, Command, Output, spawner};
@@ -42,7 +42,8 @@ pub struct Place {
     plugin_dirs: Vec<PathBuf>,
     trust_file: PathBuf,
     worker: Option<PathBuf>,
-    outlives_file_limits: bool,
+    /// A script of `/bin/sh` that ends as the program and its arguments, `"$0" "$@"`.
+    through: Option<String>,
 }
 
 impl Place {
@@ -58,7 +59,7 @@ impl Place {
             plugin_dirs: vec![build().join("bundles")],
             trust_file: build().join("bundles/trust.toml"),
             worker: None,
-            outlives_file_limits: false,
+            through: None,
         };
         models::write_catalog(&place.data().join("catalog"));
         // Certificates are not the subject of most tests. Those whose subject they are close the gate again, in the file
@@ -121,8 +122,14 @@ impl Place {
     }
 
     /// A write beyond a file-size limit fails like one to a full disk, instead of ending the daemon by a signal.
-    pub fn outlives_file_limits(mut self) -> Self {
-        self.outlives_file_limits = true;
+    pub fn outlives_file_limits(self) -> Self {
+        // What a process ignores, the program that takes its place ignores too.
+        self.through("trap '' XFSZ; exec \"$0\" \"$@\"")
+    }
+
+    /// Starts daemons through a script of `/bin/sh`, whose last word is `exec … "$0" "$@"`.
+    pub fn through(mut self, script: &str) -> Self {
+        self.through = Some(script.to_owned());
         self
     }
 
@@ -144,12 +151,9 @@ impl Place {
     /// The command line of a daemon here.
     pub fn command(&self) -> Command {
         let program = build().join("synapse");
-        let command = if self.outlives_file_limits {
-            let shell = Command::new("/bin/sh").arg("-c");
-            // What a process ignores, the program that takes its place ignores too.
-            shell.arg("trap '' XFSZ; exec \"$0\" \"$@\"").arg(program)
-        } else {
-            Command::new(program)
+        let command = match &self.through {
+            Some(script) => Command::new("/bin/sh").arg("-c").arg(script).arg(program),
+            None => Command::new(program),
         };
         let mut command = command
             .arg("serve")
@@ -175,8 +179,28 @@ impl Place {
         command
     }
 
+    /// Starts a daemon here that is expected not to serve, and waits for its end.
+    pub fn refused(&self) -> Refused {
+        let command = self.command().stderr(Output::Capture { limit: 1 << 20 });
+        let child = spawner().spawn(command).expect("`synapse serve` starts");
+        let ended = child.wait_with_output(HANG).expect("the start is refused");
+        Refused {
+            code: ended.status.code().expect("an exit code"),
+            words: String::from_utf8(ended.stderr).expect("UTF-8"),
+        }
+    }
+
     /// Starts a daemon here and waits until it serves.
     pub fn start(&self) -> Daemon {
+        self.try_start()
+            .unwrap_or_else(|log| panic!("the daemon does not serve:\n{log}"))
+    }
+
+    /// Starts a daemon here and waits until it serves.
+    ///
+    /// # Errors
+    /// It does not; what it has logged.
+    pub fn try_start(&self) -> Result<Daemon, String> {
         let mut child = spawner()
             .spawn(self.command().stderr(Output::Stream))
             .expect("`synapse serve` starts");
@@ -202,9 +226,21 @@ impl Place {
             log,
             socket: self.socket(),
         };
-        daemon.wait_ready(&serving);
-        daemon
+        // The sender is dropped when the daemon ends.
+        match serving.recv_timeout(HANG) {
+            Ok(()) => Ok(daemon),
+            Err(_) => Err(daemon.log()),
+        }
     }
+}
+
+/// A start that was refused.
+#[derive(Debug)]
+pub struct Refused {
+    /// The exit code.
+    pub code: i32,
+    /// What was said, the log lines included.
+    pub words: String,
 }
 
 /// A running daemon.
@@ -215,12 +251,6 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    fn wait_ready(&self, serving: &Receiver<()>) {
-        if serving.recv_timeout(HANG).is_err() {
-            panic!("the daemon does not serve:\n{}", self.log());
-        }
-    }
-
     /// A new connection.
     pub fn connect(&self) -> Client {
         Client::connect(&self.socket)
@@ -229,6 +259,17 @@ impl Daemon {
     /// The process.
     pub fn pid(&self) -> u32 {
         self.child.pid()
+    }
+
+    /// A line of its `/proc/PID/status`, such as `VmRSS` or `VmHWM`, in KiB.
+    pub fn memory(&self, line: &str) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("the daemon lives");
+        let value = status
+            .lines()
+            .find_map(|found| found.strip_prefix(line))
+            .expect("a line");
+        let number = value.trim_start_matches(':').trim_end_matches("kB").trim();
+        number.parse().expect("a number")
     }
 
     /// What it has logged so far.

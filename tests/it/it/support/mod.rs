@@ -4,6 +4,8 @@ pub mod cli;
 pub mod client;
 pub mod daemon;
 pub mod models;
+#[cfg(target_os = "linux")]
+pub mod mount;
 pub mod source;
 pub mod toys;
 pub mod vectors;
