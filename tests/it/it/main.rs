@@ -20,6 +20,7 @@ mod pull_kill;
 mod pull_source;
 mod rerank;
 mod restart;
+mod schedule;
 mod store_faults;
 mod support;
 mod worker;
