@@ -12,7 +12,7 @@ use crate::support::mount::Mount;
 use crate::support::skipped;
 
 /// Texts of a job that is far from its end when the file system is full.
-const MANY: usize = 10_000;
+const MANY: usize = 20_000;
 /// Bytes of the file system: room for the store of such a job.
 const SIZE: u64 = 64 << 20;
 
