@@ -15,10 +15,16 @@ use crate::record::ReferencesFile;
 pub const CORPUS: &str = include_str!("../references/corpus.toml");
 
 /// The built-in files by their paths.
-const BUILTIN: [(&str, &[u8]); 1] = [(
-    "all-minilm-l6-v2.refs",
-    include_bytes!("../references/all-minilm-l6-v2.refs"),
-)];
+const BUILTIN: [(&str, &[u8]); 2] = [
+    (
+        "all-minilm-l6-v2.refs",
+        include_bytes!("../references/all-minilm-l6-v2.refs"),
+    ),
+    (
+        "smollm2-135m-instruct.refs",
+        include_bytes!("../references/smollm2-135m-instruct.refs"),
+    ),
+];
 
 /// The largest file that is read.
 const MAX_BYTES: u64 = 64 << 20;
