@@ -206,7 +206,7 @@ settings! {
     /// Certificates: which lanes may serve.
     probe: ProbeConfig {
         /// Gate: lanes without a valid certificate serve too. A lane whose probe failed never does.
-        allow_uncertified: bool = true, Machine;
+        allow_uncertified: bool = false, Machine;
         /// What a certificate must rest on for a lane of a model of the built-in catalog.
         min_certificate: Level = Level::Reference, Machine;
         /// The same for models whose records come from the operator or with a bundle.

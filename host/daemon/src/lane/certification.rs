@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use synapse_certify::machine::{EngineBuild, MachineFacts, MachineProfile};
 use synapse_core::canon::{Value, domain_hash};
 use synapse_core::route::{Certification, Level, Measured, Workload};
+use synapse_wire::client::ProbeFindings;
 
 use super::Lane;
 use crate::store::{CertificateKey, Store, StoreError};
@@ -50,11 +51,29 @@ struct Inner {
     keys: Mutex<HashMap<String, Arc<CertificateKey>>>,
 }
 
+/// What a probe that passed allows.
+#[derive(Clone, Debug)]
+struct Passed {
+    level: Level,
+    hot_path: bool,
+    class: Option<SizeClass>,
+}
+
+/// The sizes of engine calls that a lane is certified for, where the probe did not find all of its envelope to be of one
+/// space: the class that holds single items. It is a space of its own (FPR-04).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SizeClass {
+    /// What enters the numeric profile.
+    pub name: String,
+    /// The most items of one engine call.
+    pub max_items: u32,
+}
+
 /// The store's rows, as they are asked for.
 #[derive(Debug, Default)]
 struct Held {
     /// `None`: the probe failed.
-    outcomes: HashMap<CertificateKey, Option<(Level, bool)>>,
+    outcomes: HashMap<CertificateKey, Option<Passed>>,
     /// Lanes that ever passed a probe, under any key.
     passed: HashSet<String>,
     /// By workload, for the knob in force.
@@ -92,8 +111,15 @@ impl Certificates {
             if row.level.is_some() {
                 held.passed.insert(row.lane);
             }
-            held.outcomes
-                .insert(row.key, row.level.map(|level| (level, row.hot_path)));
+            let passed = row.level.zip(sizes(&row.verdict)).map(|(level, sizes)| Passed {
+                level,
+                hot_path: row.hot_path,
+                class: match sizes {
+                    Sizes::All => None,
+                    Sizes::Class(class) => Some(class),
+                },
+            });
+            held.outcomes.insert(row.key, passed);
         }
         for row in store.performance()? {
             if row.knob == self.inner.knob {
@@ -157,14 +183,21 @@ impl Certificates {
     pub fn certification_of(&self, lane: &Lane) -> Certification {
         let held = self.held();
         match held.outcomes.get(&*self.key_of(lane)) {
-            Some(Some((level, hot_path))) => Certification::Certified {
-                level: *level,
-                hot_path: *hot_path,
+            Some(Some(passed)) => Certification::Certified {
+                level: passed.level,
+                hot_path: passed.hot_path,
             },
             Some(None) => Certification::Failed,
             None if held.passed.contains(&lane.name) => Certification::Stale,
             None => Certification::Unprobed,
         }
+    }
+
+    /// The sizes of calls that the lane is certified for, where that is less than its envelope.
+    #[must_use]
+    pub fn class_of(&self, lane: &Lane) -> Option<SizeClass> {
+        let held = self.held();
+        held.outcomes.get(&*self.key_of(lane))?.as_ref()?.class.clone()
     }
 
     /// How fast the lane was measured at a kind of work, under the knob in force.
@@ -177,6 +210,28 @@ impl Certificates {
     fn held(&self) -> Arc<Held> {
         Arc::clone(&self.inner.held.read().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// The sizes of engine calls that a verdict allows.
+enum Sizes {
+    /// Those of the envelope.
+    All,
+    /// Those of one class.
+    Class(SizeClass),
+}
+
+/// The sizes that are of one space with single items; `None` where no class holds those, so that nothing can be served.
+fn sizes(verdict: &str) -> Option<Sizes> {
+    let classes = ProbeFindings::from_text(verdict).unwrap_or_default().classes;
+    if classes.is_empty() {
+        return Some(Sizes::All);
+    }
+    let first = classes.into_iter().find(|class| class.from_items <= 1)?;
+    let max_items = first.to_items;
+    Some(match first.name {
+        None => Sizes::All,
+        Some(name) => Sizes::Class(SizeClass { name, max_items }),
+    })
 }
 
 /// The package version of the lane's bundle.

@@ -83,7 +83,7 @@ pub struct Lane {
     pub profile_id: Sha256Digest,
     place: Mutex<Place>,
     moved: tokio::sync::Notify,
-    shapes: Mutex<Vec<(ServedShape, Sha256Digest)>>,
+    shapes: Mutex<Vec<(ServedShape, Option<String>, Sha256Digest)>>,
     origin: Instant,
     used_nanos: AtomicU64,
     stamped_nanos: AtomicU64,
@@ -298,14 +298,32 @@ impl Lane {
     /// The fingerprint of a shape, hashed once per shape.
     #[must_use]
     pub fn fingerprint(&self, shape: ServedShape) -> Sha256Digest {
+        self.fingerprint_in(shape, None)
+    }
+
+    /// The fingerprint of a shape in one class of call sizes, where the probe has split the profile (FPR-04).
+    #[must_use]
+    pub fn fingerprint_in(&self, shape: ServedShape, class: Option<&str>) -> Sha256Digest {
         let mut shapes = lock(&self.shapes);
-        if let Some((_, digest)) = shapes.iter().find(|(known, _)| *known == shape) {
+        let known = shapes
+            .iter()
+            .find(|(known, of, _)| *known == shape && of.as_deref() == class);
+        if let Some((.., digest)) = known {
             return *digest;
         }
-        let digest = fingerprint(&self.profile, &shape);
-        // A record lists few lengths, each with and without normalisation.
-        shapes.push((shape, digest));
+        let digest = fingerprint(&self.profile_in(class), &shape);
+        // A record lists few lengths, each with and without normalisation; a probe finds few classes.
+        shapes.push((shape, class.map(str::to_owned), digest));
         digest
+    }
+
+    /// The numeric profile of a class of call sizes.
+    #[must_use]
+    pub fn profile_in(&self, class: Option<&str>) -> NumericProfile {
+        NumericProfile {
+            shape_class: class.map(str::to_owned),
+            ..self.profile.clone()
+        }
     }
 
     /// Where the lane stands, for a request: one that is on trial is closed.

@@ -11,13 +11,14 @@ use synapse_catalog::{EnvelopeRow, Origin, Record, parse_model_id};
 use synapse_core::alias::AliasTable;
 use synapse_core::digest::Sha256Digest;
 use synapse_core::engine::EngineKind;
-use synapse_core::fingerprint::ServedShape;
+use synapse_core::fingerprint::{ServedShape, numeric_profile_id};
 use synapse_core::route::{
     self, Bar, Candidate, Certification, Level, Refusal, RefusalCode, Rules, SpaceField, Workload,
 };
 use synapse_wire::client::{Constraints, Placement, ServedBy};
 
 use super::{RequestContext, ServiceError};
+use crate::lane::certification::SizeClass;
 use crate::lane::loaded::Loaded;
 use crate::lane::profile::ShapeRefused;
 use crate::lane::select::{Choice, NoLane, select_all};
@@ -76,6 +77,8 @@ pub(super) struct Admitted {
     pub table: Arc<AliasTable>,
     /// What the lane's certificate rests on; `None` where it serves without one.
     pub level: Option<Level>,
+    /// The sizes of calls that it is certified for, where that is less than its envelope.
+    pub class: Option<SizeClass>,
     /// The machine profile that certificates of the lane are for.
     pub machine_profile_hash: String,
     /// The request itself says how long it waits for its start.
@@ -89,6 +92,7 @@ struct Chosen {
     fingerprint: Sha256Digest,
     table: Arc<AliasTable>,
     certification: Certification,
+    class: Option<SizeClass>,
 }
 
 /// Admits a request as a whole or not at all. `shape` says what is served of the lane's record.
@@ -110,6 +114,7 @@ pub(super) async fn admit(
         fingerprint: chosen.fingerprint.to_string(),
         table: chosen.table,
         level: chosen.certification.level(),
+        class: chosen.class,
         machine_profile_hash: daemon.certificates.key_of(&chosen.lane).machine_profile_hash.clone(),
         lane: chosen.lane,
         names_queue: demand.constraints.max_queue_ms.is_some(),
@@ -196,6 +201,7 @@ fn decide(
     let place = route::choose(&candidates, &route_demand, rules(daemon), &table)
         .map_err(|refusal| refused(&field, demand, refusal))?;
     let (fingerprint, certification) = (candidates[place].fingerprint, candidates[place].certification);
+    let class = field.facts[place].class.clone();
     let lane = daemon.lanes.lane(&choices[place], daemon.threads_per_call);
     Ok(Arc::ptr_eq(&lane, &field.lanes[place]).then(|| Chosen {
         lane,
@@ -203,6 +209,7 @@ fn decide(
         fingerprint,
         table,
         certification,
+        class,
     }))
 }
 
@@ -223,6 +230,7 @@ pub(super) struct Field {
 struct Facts {
     fingerprint: Sha256Digest,
     certification: Certification,
+    class: Option<SizeClass>,
     minimum: Level,
     by_name_only: bool,
     measured: [Option<route::Measured>; 2],
@@ -239,8 +247,10 @@ impl Field {
         for choice in choices {
             let lane = daemon.lanes.peek(choice, daemon.threads_per_call);
             let first: Option<&EnvelopeRow> = catalog.lanes(&lane.record.id).first().copied();
+            let class = daemon.certificates.class_of(&lane);
             field.facts.push(Facts {
-                fingerprint: lane.fingerprint(shape),
+                fingerprint: lane.fingerprint_in(shape, class.as_ref().map(|class| class.name.as_str())),
+                class,
                 certification: daemon.certificates.certification_of(&lane),
                 minimum: match lane.record.origin {
                     Origin::Builtin => daemon.config.probe.min_certificate,
@@ -435,9 +445,18 @@ impl Admitted {
         }
     }
 
+    /// The numeric profile that is served: the lane's, or that of the class of call sizes which it is certified for.
+    pub(super) fn numeric_profile_id(&self) -> String {
+        match &self.class {
+            None => self.lane.profile_id.to_string(),
+            Some(class) => numeric_profile_id(&self.lane.profile_in(Some(&class.name))).to_string(),
+        }
+    }
+
     /// The fingerprints that are equivalent to the one served.
     pub(super) fn equivalent_to(&self) -> Vec<String> {
-        let served = self.lane.fingerprint(self.shape);
+        let class = self.class.as_ref().map(|class| class.name.as_str());
+        let served = self.lane.fingerprint_in(self.shape, class);
         self.table.equivalents(served).map(|space| space.to_string()).collect()
     }
 }

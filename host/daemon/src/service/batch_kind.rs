@@ -160,7 +160,7 @@ impl BatchKind for EmbedJobOptions {
         let vector = |values: Option<Vec<f32>>| values.map(|values| Vector::encode(&values, Encoding::Base64));
         let page = JobPage {
             fingerprint: admitted.fingerprint.clone(),
-            numeric_profile_id: admitted.lane.profile_id.to_string(),
+            numeric_profile_id: admitted.numeric_profile_id(),
             table_epoch: admitted.table.epoch(),
             dims: admitted.shape.dims,
             provenance: Provenance {
@@ -239,7 +239,7 @@ impl BatchKind for RerankJobOptions {
     fn page(&self, admitted: &Admitted, items: Vec<ItemOutcome>, served: Vec<Option<f32>>) -> Vec<u8> {
         let page = ScorePage {
             fingerprint: admitted.fingerprint.clone(),
-            numeric_profile_id: admitted.lane.profile_id.to_string(),
+            numeric_profile_id: admitted.numeric_profile_id(),
             table_epoch: admitted.table.epoch(),
             score_kind: rerank_score::score_kind(admitted.lane.record.score_kind),
             provenance: admitted.served_by(),

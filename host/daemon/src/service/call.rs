@@ -62,8 +62,9 @@ pub(super) async fn run<W: Work>(
 /// What one engine call may hold at most: the envelope's bounds.
 pub(super) fn envelope(admitted: &Admitted) -> QuantumBounds {
     let bounds = admitted.lane.row.bounds;
+    let certified = admitted.class.as_ref().map_or(u32::MAX, |class| class.max_items);
     QuantumBounds {
-        max_items: bounds.max_batch.min(bounds.max_sequences),
+        max_items: bounds.max_batch.min(bounds.max_sequences).min(certified),
         max_tokens: u64::from(bounds.max_batch_tokens),
     }
 }

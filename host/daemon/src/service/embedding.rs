@@ -75,7 +75,7 @@ pub(super) async fn embed(daemon: &Arc<Daemon>, ctx: &RequestContext, ask: Ask) 
     let vector = |vector: Option<Vec<f32>>| vector.map(|values| Vector::encode(&values, ask.encoding));
     Ok(EmbedReply {
         model: record.id.clone(),
-        numeric_profile_id: admitted.lane.profile_id.to_string(),
+        numeric_profile_id: admitted.numeric_profile_id(),
         table_epoch: admitted.table.epoch(),
         dims: admitted.shape.dims,
         provenance: Provenance {

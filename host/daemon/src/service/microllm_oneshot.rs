@@ -102,7 +102,7 @@ pub async fn run(
         generated_tokens: tokens,
         chat,
         fingerprint: admitted.fingerprint.clone(),
-        numeric_profile_id: admitted.lane.profile_id.to_string(),
+        numeric_profile_id: admitted.numeric_profile_id(),
         table_epoch: admitted.table.epoch(),
         provenance: admitted.served_by(),
     })

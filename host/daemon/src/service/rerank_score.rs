@@ -87,7 +87,7 @@ async fn inline(
     Ok(RerankReply {
         model: record.id.clone(),
         fingerprint: admitted.fingerprint.clone(),
-        numeric_profile_id: admitted.lane.profile_id.to_string(),
+        numeric_profile_id: admitted.numeric_profile_id(),
         table_epoch: admitted.table.epoch(),
         score_kind: score_kind(record.score_kind),
         scores,

@@ -205,6 +205,55 @@ async fn a_lane_without_a_query_path_serves_batches() {
     assert_eq!(bench.script.calls().len(), 1);
 }
 
+/// Proves FPR-04: where only single items agree with themselves, a batch reaches the engine item by item, in a space of its
+/// own.
+#[tokio::test]
+async fn a_profile_that_is_split_by_size_serves_its_single_items() {
+    let bench = strict().await;
+    let toy = Arc::clone(&bench.daemon.lanes_of("toy")[0]);
+    bench.load("toy").await.unwrap();
+    let whole = space(&toy);
+    let mut row = CertificateRow {
+        key: key(&bench, &toy),
+        lane: toy.name.clone(),
+        model: toy.record.id.clone(),
+        level: Some(Level::Consistent),
+        hot_path: true,
+        verdict: r#"{"gates": [], "shapes": [], "classes": [{"name": "items_1", "from_items": 1, "to_items": 1},
+            {"name": "items_2_3", "from_items": 2, "to_items": 3}]}"#
+            .to_owned(),
+        stamp: Stamp::now("test", 1),
+    };
+    let put = |row: &CertificateRow| {
+        let store = &bench.daemon.store;
+        store.put_certificate(row.clone(), None, Vec::new()).unwrap();
+        bench.daemon.certificates.reload(store).unwrap();
+    };
+    put(&row);
+    let reply = ask_all(&bench, &bench.ctx(), batch(&["one", "two", "three"]))
+        .await
+        .unwrap();
+    let sizes: Vec<usize> = bench.script.calls().iter().map(Vec::len).collect();
+    assert_eq!(sizes, [1, 1, 1]);
+    assert_ne!(reply.fingerprint, whole.to_string());
+    assert_ne!(reply.numeric_profile_id, toy.profile_id.to_string());
+    let query = ask(&bench, query("one")).await.unwrap();
+    assert_eq!(
+        query.fingerprint, reply.fingerprint,
+        "one space for queries and batches"
+    );
+
+    row.verdict =
+        r#"{"gates": [], "shapes": [], "classes": [{"name": "items_2_3", "from_items": 2, "to_items": 3}]}"#.to_owned();
+    put(&row);
+    let failed = (ErrorCode::ProbeRequired, "probe_failed".to_owned());
+    assert_eq!(
+        refusal(ask(&bench, super::toy::query("one")).await),
+        failed,
+        "nothing can be served of it"
+    );
+}
+
 /// Proves API-06, API-07 and ALIAS-04: an alias changes what a request gets only where the request allows it.
 #[tokio::test]
 async fn an_alias_serves_only_where_the_request_allows_it() {
