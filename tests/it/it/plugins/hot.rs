@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use synapse_loader::{Loader, LoaderConfig, MemoryOnly, trust};
 
-use super::{ID, drop_in, edit, embed, entry, install, place, prepare, query, seal, served_by, until};
+use super::{
+    ID, UNWATCHED, drop_in, edit, embed, entry, install, place, place_where, prepare, query, seal, served_by, until,
+};
 use crate::support::HANG;
 use crate::support::client::Client;
 use crate::support::daemon::build;
@@ -211,7 +213,7 @@ fn a_half_copied_bundle_is_not_taken() {
 /// A replacement that is refused, or crashes when it is described, takes nothing; its repair does.
 #[test]
 fn a_bad_replacement_keeps_the_old_one_serving() {
-    let (place, plugins) = place("");
+    let (place, plugins) = place_where(UNWATCHED, "");
     prepare(&plugins, ID);
     drop_in(&plugins, ID);
     let daemon = place.start();
@@ -222,7 +224,7 @@ fn a_bad_replacement_keeps_the_old_one_serving() {
     let worker = children(daemon.pid());
     for (from, to, reason) in [
         ("protocol = 3", "protocol = 9", "protocol_version"),
-        ("worker.py", "engine.py", "not_executable"),
+        ("program = \"worker.py\"", "program = \"engine.py\"", "not_executable"),
         ("kind =", "knid =", "manifest_invalid"),
     ] {
         edit(&prepare(&plugins, ID), "plugin.toml", from, to);
@@ -296,11 +298,15 @@ fn a_promoted_bundle_says_that_it_needs_a_restart() {
         max_bundle_bytes: 64 << 20,
     };
     let loader = Loader::new(config, std::sync::Arc::new(MemoryOnly::default())).expect("a loader");
+    // Promoted before it is dropped in, as an operator's installer would: the daemon sees both at once.
+    let aside = place.path().join("aside");
     let promote = || {
-        let digest = loader.examine_one(&plugins.join("reference")).digest.expect("a digest");
+        let digest = loader.examine_one(&aside.join("reference")).digest.expect("a digest");
         trust::trust(&trust_file, "reference", &digest).expect("writes");
         digest.to_string()
     };
+    prepare(&aside, "reference");
+    drop_in(&aside, "reference");
     let first = promote();
     let daemon = place.start();
     let mut client = daemon.connect();
@@ -312,10 +318,11 @@ fn a_promoted_bundle_says_that_it_needs_a_restart() {
         (&reply["provenance"]["placement"], served_by(&reply)),
         (&json!("in_process"), first.clone())
     );
-    let bundle = prepare(&plugins, "reference");
-    edit(&bundle, "plugin.toml", "schema = 1", "# another build\nschema = 1");
-    drop_in(&plugins, "reference");
+    let another = ("schema = 1", "# another build\nschema = 1");
+    edit(&aside.join("reference"), "plugin.toml", another.0, another.1);
     let second = promote();
+    edit(&prepare(&plugins, "reference"), "plugin.toml", another.0, another.1);
+    drop_in(&plugins, "reference");
     until("it waits", || !entry(&mut client, "reference")["pending"].is_null());
     let listed = entry(&mut client, "reference");
     assert_eq!(
@@ -344,10 +351,7 @@ fn a_promoted_bundle_says_that_it_needs_a_restart() {
 /// Without a watcher changes count when somebody asks, and say what they were.
 #[test]
 fn a_rescan_counts_where_nothing_watches() {
-    let place = crate::support::daemon::Place::new().config(r#"{"plugins": {"watch_ms": 0}}"#);
-    let plugins = place.path().join("plugins");
-    fs::create_dir(&plugins).expect("a folder");
-    let place = place.plugin_dir(plugins.clone());
+    let (place, plugins) = place_where(UNWATCHED, "");
     let daemon = place.start();
     let mut client = daemon.connect();
     client.healthy();

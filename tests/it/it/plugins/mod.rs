@@ -25,12 +25,19 @@ const ID: &str = "python-example";
 const MODEL: &str = "python-example/hashed";
 
 /// Glances that make no test slow, and waits between deaths that do not either.
-const QUICK: &str = r#""plugins": {"watch_ms": 50, "settle_ms": 300},
-    "worker": {"backoff_first_ms": 10, "backoff_second_ms": 10, "backoff_ms": 10"#;
+const WATCHED: &str = r#""plugins": {"watch_ms": 50, "settle_ms": 300}"#;
+/// Changes count when `plugins.rescan` asks.
+const UNWATCHED: &str = r#""plugins": {"watch_ms": 0}"#;
+const QUICK: &str = r#""worker": {"backoff_first_ms": 10, "backoff_second_ms": 10, "backoff_ms": 10"#;
 
 /// A place whose own plugin folder is searched first, with these further bounds of workers (JSON members).
 fn place(bounds: &str) -> (Place, PathBuf) {
-    let place = Place::new().config(&format!("{{{QUICK}{bounds}}}}}"));
+    place_where(WATCHED, bounds)
+}
+
+/// [`place`], with this `plugins` member of the configuration.
+fn place_where(plugins: &str, bounds: &str) -> (Place, PathBuf) {
+    let place = Place::new().config(&format!("{{{plugins}, {QUICK}{bounds}}}}}"));
     let plugins = place.path().join("plugins");
     fs::create_dir(&plugins).expect("a folder");
     (place.plugin_dir(plugins.clone()), plugins)
