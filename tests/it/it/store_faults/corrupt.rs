@@ -6,9 +6,11 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
+use synapse_loader::process::{Command, spawner};
 
 use super::{PERMANENT, assert_kept, assert_refused, done_job};
 use crate::jobs::{MODEL, alone, place, serving};
+use crate::support::HANG;
 use crate::support::client::{Client, code};
 use crate::support::daemon::Place;
 
@@ -16,7 +18,30 @@ fn store(place: &Place) -> PathBuf {
     place.data().join("store.db")
 }
 
-/// A place whose daemon has ended in good order, with a job that is done.
+/// Puts these bytes in the store's place, and nothing beside them: what an earlier start logged belongs to other bytes.
+fn put(place: &Place, bytes: &[u8]) {
+    for beside in ["store.db-wal", "store.db-shm"] {
+        match fs::remove_file(place.data().join(beside)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{beside}: {error}"),
+            _ => {}
+        }
+    }
+    fs::write(store(place), bytes).expect("writes");
+}
+
+/// Python's own SQLite brings everything into the one file that is damaged afterwards: the last to close a store folds
+/// its log in.
+fn fold(place: &Place) {
+    let script = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('PRAGMA user_version'); c.close()";
+    let command = Command::new("python3").args(["-c", script]).arg(store(place));
+    let command = command.inherit_env("PATH").inherit_env("HOME");
+    let child = spawner().spawn(command).expect("python3 starts");
+    let ended = child.wait_with_output(HANG).expect("python3 ends");
+    assert!(ended.status.success());
+    assert!(!place.data().join("store.db-wal").exists(), "the log was folded in");
+}
+
+/// A place whose daemon has ended, with a job that is done.
 fn left_behind() -> (Place, String, Vec<Value>) {
     let place = place("{}");
     let (daemon, mut client) = serving(&place);
@@ -24,8 +49,7 @@ fn left_behind() -> (Place, String, Vec<Value>) {
     let (id, pages) = done_job(&mut client, &expected);
     drop(client);
     assert!(daemon.stop().success());
-    let log = place.data().join("store.db-wal");
-    assert!(!log.exists(), "an orderly end folds the log in");
+    fold(&place);
     (place, id, pages)
 }
 
@@ -47,7 +71,7 @@ fn what_is_no_whole_store_is_refused_and_left_as_it_is() {
         ("other pages", no_pages),
     ];
     for (what, bytes) in damaged {
-        fs::write(store(&place), &bytes).expect("writes");
+        put(&place, &bytes);
         let refused = assert_refused(&place, PERMANENT, &["damaged", "move store.db"]);
         assert!(refused.words.contains("state_unusable"), "{what}: {}", refused.words);
         assert!(
@@ -55,13 +79,14 @@ fn what_is_no_whole_store_is_refused_and_left_as_it_is() {
             "{what}: the file was changed"
         );
     }
-    fs::write(store(&place), &whole).expect("writes");
+    put(&place, &whole);
     let daemon = place.start();
     assert_kept(&mut daemon.connect(), &id, &pages);
     assert!(daemon.stop().success());
 
     // What the refusal advises: jobs are gone with the file, models are not.
-    fs::rename(store(&place), place.path().join("store.db.damaged")).expect("renames");
+    put(&place, &[]);
+    fs::remove_file(store(&place)).expect("removes");
     let daemon = place.start();
     let mut client = daemon.connect();
     client.healthy();
@@ -106,7 +131,7 @@ fn a_page_with_other_bytes_is_never_served() {
             let at = draw(&mut state, bytes.len());
             bytes[at] ^= 1 << draw(&mut state, 8);
         }
-        fs::write(store(&place), &bytes).expect("writes");
+        put(&place, &bytes);
         let Ok(daemon) = place.try_start() else {
             assert_refused(&place, PERMANENT, &[]);
             assert!(
