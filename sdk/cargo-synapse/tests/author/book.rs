@@ -63,7 +63,7 @@ fn steps(page: &str) -> Vec<Step> {
 
 /// A shell script that takes the steps.
 fn script(place: &Place, steps: &[Step]) -> String {
-    let mut script = String::from("set -eu\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n");
+    let mut script = String::from("set -eu\ntrap 'kill ${daemon:-} 2>/dev/null || true; wait' EXIT\n");
     for (number, step) in steps.iter().enumerate() {
         match step {
             Step::Run(command) => {
