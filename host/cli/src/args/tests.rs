@@ -1,3 +1,5 @@
+//! What the command line takes, refuses and explains.
+
 use clap::CommandFactory;
 
 use super::*;

@@ -108,10 +108,13 @@ fn a_probe_that_is_cancelled_writes_nothing() {
     let again = client.ok("probe.start", &json!({"models": [TOY]}));
     assert_eq!(started["job_id"], again["job_id"], "one probe of one lane at a time");
     steps_taken(&mut client, &started);
-    client.ok("job.cancel", &started);
+    client.ok("job.cancel", &json!({"job_id": started["job_id"]}));
     let view = client.job(&started);
     assert_eq!(view["state"], "cancelled", "{view}");
-    assert_eq!(client.ok("probe.status", &started)["lanes"][0]["state"], "dropped");
+    assert_eq!(
+        client.ok("probe.status", &json!({"job_id": started["job_id"]}))["lanes"][0]["state"],
+        "dropped"
+    );
     assert_eq!(lane(&mut client, TOY)["verdict"], "unprobed");
     closed(&mut client, "toy", "not_certified");
     assert!(daemon.stop().success());
@@ -130,7 +133,7 @@ fn a_probe_that_a_kill_ends_has_written_nothing() {
     let daemon = place.start();
     let mut client = daemon.connect();
     client.healthy();
-    let view = client.ok("job.status", &started);
+    let view = client.ok("job.status", &json!({"job_id": started["job_id"]}));
     assert_eq!(view["state"], "failed_transient", "{view}");
     assert_eq!(view["error"]["code"], "module_restarted", "{view}");
     assert_eq!(lane(&mut client, TOY)["verdict"], "unprobed");

