@@ -79,7 +79,7 @@ def tokenizer() -> dict:
             "type": "WordPiece",
             "unk_token": "[UNK]",
             "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": 4096,
+            "max_input_chars_per_word": 1000,
             "vocab": {word: number for number, word in enumerate(words)},
         },
     }

@@ -95,7 +95,7 @@ fn with_example(manifest: &str, bounds: &str, worsen: impl FnOnce(&Path)) -> (Pl
     (place, daemon, client)
 }
 
-/// Proves WP-34 with a computation of our own, alone and in a batch, without numpy and with it.
+/// Rule WP-34, with a computation of our own: alone and in a batch, without numpy and with it.
 #[test]
 fn served_vectors_are_those_of_a_second_computation() {
     let table = Table::new();
@@ -211,7 +211,7 @@ fn whatever_the_program_does_wrong_is_a_typed_error() {
     }
 }
 
-/// Proves WP-43, WSUP-09: a cancelled call ends at once, and its process serves on.
+/// Rule WP-43: a cancelled call ends at once, and its process serves on. Proves WSUP-09.
 #[test]
 fn a_cancelled_call_ends_and_its_process_stays() {
     let slow = "[(time.sleep(0.01), checkpoint(0)) for _ in range(6000)]";
