@@ -84,6 +84,12 @@ impl Place {
         self.env(synapse_daemon::config::CONFIG_PATH_VARIABLE, file)
     }
 
+    /// Writes the configuration file anew: what counts from the next start on.
+    pub fn rewrite_config(self, jsonc: &str) -> Self {
+        fs::write(self.folder.path().join("config.jsonc"), jsonc).expect("writes");
+        self
+    }
+
     /// Searches another folder for bundles, before those of this build.
     pub fn plugin_dir(mut self, folder: PathBuf) -> Self {
         self.plugin_dirs.insert(0, folder);
