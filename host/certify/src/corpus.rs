@@ -67,6 +67,10 @@ struct Set {
 
 /// The category whose words make up composed texts.
 const WORDS_OF: &str = "english";
+/// Their longest, in bytes: two words are a query, which has to be short where a byte is a token.
+const LONGEST_WORD: usize = 8;
+/// How many there have to be, so that two of them number every composed text.
+const LEAST_WORDS: usize = 150;
 
 impl Corpus {
     /// The built-in corpus.
@@ -88,14 +92,18 @@ impl Corpus {
         let mut words = Vec::new();
         for group in file.texts.iter().filter(|group| group.category == WORDS_OF) {
             for word in group.items.iter().flat_map(|text| text.split_whitespace()) {
-                let plain = word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_lowercase());
+                let plain =
+                    (3..=LONGEST_WORD).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_lowercase());
                 if plain && !words.iter().any(|known: &Arc<str>| **known == *word) {
                     words.push(Arc::from(word));
                 }
             }
         }
-        if words.len() < 100 {
-            return Err(format!("{} words to compose texts of, expected 100", words.len()));
+        if words.len() < LEAST_WORDS {
+            return Err(format!(
+                "{} words to compose texts of, expected {LEAST_WORDS}",
+                words.len()
+            ));
         }
         let sets = file.rerank.into_iter().map(|set| RerankSet {
             query: set.query.into(),
@@ -178,6 +186,14 @@ mod tests {
         }
         assert_eq!(corpus.composed(7, 600).split(' ').count(), 600);
         assert_eq!(corpus.composed(7, 600), corpus.composed(7, 600));
+        assert!(
+            begins.iter().all(|begin| begin.len() <= 17),
+            "a query of two words has few bytes"
+        );
+        assert!(
+            corpus.words.len().pow(2) > 20_000,
+            "two words number every text of a plan"
+        );
     }
 
     #[test]

@@ -319,7 +319,7 @@ mod tests {
             (row(1, 2, None, None, false), Standing::Declared),
             (row(1, 2, Some(2), None, true), Standing::Certified),
             (row(1, 2, Some(2), None, false), Standing::Lapsed),
-            (row(1, 2, Some(2), Some(3), false), Standing::Retracted),
+            (row(1, 2, Some(2), Some(3), true), Standing::Retracted),
             (row(1, 2, None, Some(2), false), Standing::Retracted),
         ] {
             assert_eq!(row.standing(), standing);

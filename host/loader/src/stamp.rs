@@ -79,7 +79,7 @@ fn add_facts(hash: &mut Sha256, data: &Metadata) {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 

@@ -39,6 +39,13 @@ fn methods() -> Vec<(&'static str, Value, Value)> {
             json!({"model": models::MEAN, "source": "local", "path": models::folder(models::MEAN)}),
             unknown.clone(),
         ),
+        ("models.explain", model.clone(), unknown.clone()),
+        ("aliases.list", json!({}), bad.clone()),
+        (
+            "aliases.check_index",
+            json!({"index_fingerprint": "0".repeat(64), "provenance_set": []}),
+            json!({"index_fingerprint": "no fingerprint", "provenance_set": []}),
+        ),
         ("model.status", model.clone(), unknown.clone()),
         ("model.load", model.clone(), unknown.clone()),
         ("job.list", json!({}), bad.clone()),

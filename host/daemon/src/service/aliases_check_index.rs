@@ -75,6 +75,8 @@ fn certified(daemon: &Daemon) -> BTreeSet<Sha256Digest> {
     let certified = lanes.filter(|lane| daemon.certificates.certification_of(lane).is_certified());
     certified
         .flat_map(|lane| {
+            let class = daemon.certificates.class_of(&lane);
+            let class = class.as_ref().map(|class| class.name.as_str());
             let lengths: Vec<u32> = lane
                 .record
                 .dimensions
@@ -85,7 +87,9 @@ fn certified(daemon: &Daemon) -> BTreeSet<Sha256Digest> {
             let shapes = lengths
                 .into_iter()
                 .flat_map(|dims| [true, false].map(|normalized| ServedShape { dims, normalized }));
-            shapes.map(|shape| lane.fingerprint(shape)).collect::<Vec<_>>()
+            shapes
+                .map(|shape| lane.fingerprint_in(shape, class))
+                .collect::<Vec<_>>()
         })
         .collect()
 }

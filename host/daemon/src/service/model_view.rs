@@ -45,7 +45,9 @@ impl Views {
         let (catalog, table) = (daemon.catalog(), daemon.aliases.table());
         let lanes = catalog.records().flat_map(|record| daemon.lanes_of(&record.id));
         let usable = lanes.map(|lane| {
-            let fingerprint = lane.fingerprint(lane.default_shape());
+            let class = daemon.certificates.class_of(&lane);
+            let class = class.as_ref().map(|class| class.name.as_str());
+            let fingerprint = lane.fingerprint_in(lane.default_shape(), class);
             let usable = UsableLane {
                 certification: daemon.certificates.certification_of(&lane),
                 fingerprint,
