@@ -70,12 +70,16 @@ async fn replace(daemon: &Arc<Daemon>, old: Arc<Lane>) {
         Err(failure) if *failure.code() == ErrorCode::LimitExceeded => {
             tracing::info!(target: "synapse", lane = old.name, "memory does not hold two versions; the old one leaves first");
             daemon.lanes.take(&old);
+            retire(daemon, &new).await;
             drain(daemon, &old).await;
         }
-        Err(failure) => tracing::error!(
-            target: "synapse", lane = old.name, %failure,
-            "the new version of the lane's bundle cannot load the model; the old one serves until it is unloaded",
-        ),
+        Err(failure) => {
+            tracing::error!(
+                target: "synapse", lane = old.name, %failure,
+                "the new version of the lane's bundle cannot load the model; the old one serves until it is unloaded",
+            );
+            retire(daemon, &new).await;
+        }
     }
 }
 
@@ -138,10 +142,16 @@ async fn drain(daemon: &Arc<Daemon>, lane: &Arc<Lane>) {
     }
     // A failure is a stopping daemon, which ends every worker itself.
     let _ = load::unload(daemon, lane).await;
+    retire(daemon, lane).await;
+}
+
+/// Ends the worker of a lane that holds no model, also one whose only load failed.
+async fn retire(daemon: &Arc<Daemon>, lane: &Arc<Lane>) {
     let (plugins, lane) = (daemon.plugins.clone(), Arc::clone(lane));
     let retired = daemon
         .tasks
         .blocking("worker-retire", move || plugins.retire(&lane.bundle, &lane.name));
+    // As above.
     let _ = retired.await;
 }
 

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::sync_channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use synapse_core::job::JobEvent;
 use synapse_wire::client::{
@@ -478,21 +478,27 @@ async fn small_jobs_do_not_wait_behind_large_ones() {
 async fn the_weight_of_a_job_reaches_the_scheduler() {
     let bench = Bench::loaded().await;
     let (at_gate, open) = gate(&bench);
-    for _ in 0..79 {
+    for _ in 0..80 {
         bench.script.then(|_, _| {
-            std::thread::sleep(Duration::from_millis(3));
+            // An engine at work, whose quanta all cost the same.
+            let until = Instant::now() + Duration::from_millis(3);
+            while Instant::now() < until {
+                std::hint::spin_loop();
+            }
             Ok(())
         });
     }
-    // One text a quantum: 7 and 8 tokens.
-    let light = job_of(&bench, 40, 5, 1).await;
+    // A third job holds the lane until both wait: what it is charged is its own.
+    let first = job_of(&bench, 1, 1, 1).await;
     tokio::task::spawn_blocking(move || at_gate.recv_timeout(HANG).unwrap())
         .await
         .unwrap();
+    // One text a quantum: 7 and 8 tokens.
+    let light = job_of(&bench, 40, 5, 1).await;
     let heavy = job_of(&bench, 40, 6, 4).await;
-    until_waiting(&bench, 1).await;
+    until_waiting(&bench, 2).await;
     open.send(()).unwrap();
-    ends(&bench, &[light, heavy]).await;
+    ends(&bench, &[first, light, heavy]).await;
     let calls = bench.script.calls();
     let last_heavy = calls.iter().rposition(|call| call[0] == 8).unwrap();
     let light_before = calls[..last_heavy].iter().filter(|call| call[0] == 7).count();
@@ -513,28 +519,28 @@ async fn the_weight_of_a_job_reaches_the_scheduler() {
     }
 }
 
-/// A reader of scores, page by page, while the job runs.
+/// Reads scores page by page, while the job runs, to its end.
 async fn scores(bench: &Bench, job: &str) -> (JobState, BTreeMap<String, Option<f32>>) {
-    let mut found = BTreeMap::new();
+    let mut pages = Vec::new();
     let walked = async {
-        let mut number = 0;
         loop {
-            let next = page(bench, job, number).await;
+            let next = page(bench, job, u64::try_from(pages.len()).unwrap()).await;
             assert!(next.content.is_none(), "a job that scores has no vectors");
             match next.scores {
-                Some(page) => {
-                    assert_eq!(page.items.len(), page.scores.len());
-                    for (item, score) in page.items.into_iter().zip(page.scores) {
-                        assert!(found.insert(item.id, score).is_none(), "a candidate stands twice");
-                    }
-                    number += 1;
-                }
+                Some(page) => pages.push(page),
                 None if next.state.is_final() => return next.state,
                 None => tokio::time::sleep(Duration::from_millis(1)).await,
             }
         }
     };
     let state = tokio::time::timeout(HANG, walked).await.unwrap();
+    let mut found = BTreeMap::new();
+    for page in pages {
+        assert_eq!(page.items.len(), page.scores.len());
+        for (item, score) in page.items.into_iter().zip(page.scores) {
+            assert!(found.insert(item.id, score).is_none(), "a candidate stands twice");
+        }
+    }
     (state, found)
 }
 
@@ -620,12 +626,12 @@ async fn a_load_is_remembered_over_a_restart() {
         uid: crate::job::owner(),
         kind: "model_load".to_owned(),
         model: "toy".to_owned(),
-        now_ms: 1,
+        now_ms: crate::job::now_ms(),
     };
     daemon.store.accept_work(row).unwrap();
     daemon
         .store
-        .move_job("job-1-1", JobEvent::FailTransient, None, 2)
+        .move_job("job-1-1", JobEvent::FailTransient, None, crate::job::now_ms())
         .unwrap();
     let refused = job_seal::run(&daemon, &ctx, named("job-1-1")).await;
     assert_eq!(code(refused), Some(ErrorCode::InvalidRequest));

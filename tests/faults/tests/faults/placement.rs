@@ -45,6 +45,12 @@ impl Quarantine for NoQuarantine {
 
     fn impose(&self, _key: &ModelKey, _reason: &str) {}
 
+    fn set_aside(&self) -> bool {
+        false
+    }
+
+    fn put_back(&self) {}
+
     fn lift(&self) -> Vec<ModelKey> {
         Vec::new()
     }

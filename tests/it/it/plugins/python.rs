@@ -188,7 +188,7 @@ fn whatever_the_program_does_wrong_is_a_typed_error() {
         (
             "import protocol; raise protocol.Refused('input_too_long', 'too long')",
             "input_too_long",
-            Value::Null,
+            json!("call"),
         ),
     ];
     for (fault, expected, stage) in rows {
