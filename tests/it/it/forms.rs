@@ -46,9 +46,9 @@ fn a_form_is_only_where_its_record_says() {
             "is in no registry",
         ),
         (
-            json!({"model": MINILM, "format": "gguf/f32"}),
+            json!({"model": MINILM, "format": "gguf/q8_0"}),
             "format",
-            "onnx/f32, gguf/f16",
+            "onnx/f32, onnx/int8, gguf/f32, gguf/f16",
         ),
         (
             json!({"model": "smollm2-135m-instruct", "source": "hf"}),

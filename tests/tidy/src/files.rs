@@ -83,7 +83,7 @@ pub fn leftovers(tree: &Tree) -> Vec<Violation> {
     found
 }
 
-/// Folders of one machine or one person. Ada is the person of the examples.
+/// Folders of one machine or one person. Ada is the person of the examples; a lane has a room of the same name.
 pub fn machine_paths(tree: &Tree) -> Vec<Violation> {
     let marks = [["/wo", "rk/"], ["/ro", "ot/"], ["/ho", "me/"], ["/Us", "ers/"]].map(|halves| halves.concat());
     let found = containing(
@@ -93,12 +93,13 @@ pub fn machine_paths(tree: &Tree) -> Vec<Violation> {
         "a path of one machine; derive it or take it as an argument",
     );
     let example = [&marks[2], "ada"].concat();
+    let room = ["lane", &marks[0]].concat();
     let only_example = |violation: &Violation| {
         let line = tree
             .text(&violation.path)
             .and_then(|text| text.lines().nth(violation.line - 1))
             .unwrap_or("");
-        let rest = line.replace(&example, "");
+        let rest = line.replace(&example, "").replace(&room, "");
         !marks.iter().any(|mark| rest.contains(mark.as_str()))
     };
     found.into_iter().filter(|violation| !only_example(violation)).collect()

@@ -2,10 +2,10 @@
 //!
 //! State: none. Caller: `run.rs`. Not known here: why a step is asked, and what its answer means.
 //!
-//! A step has the lane to itself, so that what it measures is the engine and not the traffic. It therefore comes when no
-//! query waits, or when queries have left no gap for [`PATIENCE`]; a query that comes meanwhile waits for one step, never
-//! for the next. A step that is longer than a quantum is bulk work instead: an engine with checkpoints then gives way in
-//! the middle of it.
+//! A step comes when no query waits, or when queries have left no gap for [`PATIENCE`]; a query that comes meanwhile waits
+//! for one step, never for the next. A step of a query's size has the lane to itself, so that what it times is the engine
+//! and not the traffic. A larger one is bulk work: an engine in this process then gives way in the middle of it, or shares;
+//! in a worker a query waits for its end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,6 +23,8 @@ use crate::schedule::{CallError, CallSpec, Refused};
 use crate::state::Daemon;
 use crate::text::{ChatMessage, ChatRole, Encoded, EncodedPair, Limits, Piece, TextError, Tokenizer};
 
+/// The most tokens of a step that has its lane to itself: those of the longest timed query.
+const ALONE_TOKENS: u64 = 512;
 /// How long a step waits for a moment without queries.
 const PATIENCE: Duration = Duration::from_millis(1_000);
 /// Between two looks for such a moment.
@@ -66,10 +68,10 @@ pub(super) async fn run(
     };
     let deadline = Instant::now() + STEP_DEADLINE;
     loop {
-        let class = if step.tokens > loaded.executor.quantum_units() {
+        lull(loaded, cancel).await?;
+        let class = if step.tokens > ALONE_TOKENS {
             Class::Bulk
         } else {
-            lull(loaded, cancel).await?;
             Class::Control
         };
         let spec = CallSpec {

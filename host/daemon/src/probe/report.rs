@@ -258,6 +258,8 @@ fn pair_report(rows: &Rows, row: &AliasRow) -> Option<PairReport> {
     Some(PairReport {
         lanes: row.lanes.clone(),
         fingerprints: [row.pair.first().to_string(), row.pair.second().to_string()],
+        dims: row.shape.dims,
+        normalized: row.shape.normalized,
         holds: row.standing() == Standing::Certified,
         gate: GateReport::from_text(&measure.figures).ok()?,
     })

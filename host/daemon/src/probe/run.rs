@@ -10,8 +10,8 @@
 
 use std::sync::Arc;
 
-use synapse_certify::{Depth, KeptVectors, Level, Observation, Options, Plan, References, Subject, Verdict};
-use synapse_core::route;
+use synapse_certify::{Depth, KeptVectors, Observation, Options, Plan, References, Subject, Verdict};
+use synapse_core::route::Level;
 use synapse_wire::client::{Class, ErrorCode, JobResult, ProbeFindings, ProbeOutcome, ProbeState};
 
 use super::calls::{self, Outcome};
@@ -65,7 +65,7 @@ pub(super) async fn run(daemon: Arc<Daemon>, lanes: Vec<Arc<Lane>>, job: JobHand
 /// How a lane's probe ended.
 struct Probed {
     /// The level of its certificate, if it got one.
-    level: Option<route::Level>,
+    level: Option<Level>,
     /// Why it got none.
     reason: Option<String>,
 }
@@ -218,10 +218,7 @@ async fn keep(daemon: &Arc<Daemon>, lane: &Arc<Lane>, found: Found) -> Result<Pr
         Found::Verdict(measured) => {
             let Measured { verdict, .. } = &*measured;
             let certified = verdict.is_certified();
-            let level = certified.then_some(match verdict.level {
-                Level::Reference => route::Level::Reference,
-                Level::Consistent => route::Level::Consistent,
-            });
+            let level = certified.then_some(verdict.level);
             let kept = verdict.kept.as_ref().filter(|_| certified).map(KeptVectors::to_bytes);
             let times = if certified {
                 times(daemon, lane, &key, &stamp, &measured)

@@ -420,6 +420,10 @@ pub struct PairReport {
     pub lanes: [String; 2],
     /// Their fingerprints.
     pub fingerprints: [String; 2],
+    /// The length of the vectors as served; a pair holds for one shape.
+    pub dims: u32,
+    /// Whether they are scaled to length 1.
+    pub normalized: bool,
     /// Whether vectors of the one may stand beside those of the other now.
     pub holds: bool,
     /// The comparison.

@@ -53,9 +53,7 @@ impl Embedding {
         roles: &[(&str, &Path)],
         settings: &RuntimeConfig,
     ) -> Result<Self, Error> {
-        let engine = plugin
-            .open_embed(host.host(), "{}")?
-            .ok_or_else(|| missing("embed"))?;
+        let engine = plugin.open_embed(host.host(), "{}")?.ok_or_else(|| missing("embed"))?;
         let model = engine
             .load(&FakeCall::new(1).context(), &files(roles)?, settings)
             .into_result()?;
@@ -141,13 +139,20 @@ impl Reranking {
     /// # Errors
     /// What the engine says.
     pub fn score(&self, call: &FakeCall, pairs: &[(&[i32], &[i32])]) -> Result<Vec<f32>, Error> {
-        let joined: Vec<Vec<i32>> = pairs.iter().map(|(query, document)| [*query, *document].concat()).collect();
+        let joined: Vec<Vec<i32>> = pairs
+            .iter()
+            .map(|(query, document)| [*query, *document].concat())
+            .collect();
         let items: Vec<&[i32]> = joined.iter().map(Vec::as_slice).collect();
         let (ids, offsets) = ragged(&items)?;
         let starts: Result<Vec<u32>, _> = pairs.iter().map(|(query, _)| u32::try_from(query.len())).collect();
         let starts = starts.map_err(|_| Error::input_too_long("more than 2^32 tokens"))?;
+        let segments = pairs.iter().flat_map(|(query, document)| {
+            std::iter::repeat_n(0, query.len()).chain(std::iter::repeat_n(1, document.len()))
+        });
+        let segments: Vec<i32> = segments.collect();
         let mut scores = vec![f32::NAN; pairs.len()];
-        let batch = api::PairBatch::new(api::TokenBatch::new(&ids, &offsets, &[]), &starts);
+        let batch = api::PairBatch::new(api::TokenBatch::new(&ids, &offsets, &segments), &starts);
         self.engine
             .score_batch(&call.context(), self.model.model, &batch, ScoresOut::new(&mut scores))
             .into_result()?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use synapse_core::digest::sha256;
 use synapse_faults::{Stage, kit, zoo};
-use synapse_loader::process::{Child, Command, Output, spawner};
+use synapse_loader::process::{Child, Command, spawner};
 
 use crate::{repository, stage, worker};
 
@@ -104,8 +104,7 @@ fn start(stage: &Stage) -> Child {
     let (data, socket) = (stage.path("data"), stage.path("s"));
     let command = Command::new(env!("CARGO_BIN_EXE_synapse-daemon-under-test"))
         .args([data.as_path(), &socket, &stage.path("plugins"), &worker()])
-        .env("SYNAPSE_CONFIG_PATH", config)
-        .stderr(Output::Capture { limit: 1 << 20 });
+        .env("SYNAPSE_CONFIG_PATH", config);
     spawner().spawn(command).expect("the daemon was built")
 }
 

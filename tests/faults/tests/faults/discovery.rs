@@ -487,7 +487,7 @@ fn crashes_are_quarantined() {
 fn bad_descriptors_are_refused_by_field() {
     use RefusalReason as Reason;
     let table = [
-        ("describe-wrong-id", Reason::IdMismatch, "the library's descriptor"),
+        ("describe-wrong-id", Reason::IdMismatch, "its descriptor"),
         ("describe-wrong-version", Reason::VersionMismatch, "9.9.9"),
         ("describe-no-semver", Reason::DescriptorInvalid, "package_version"),
         (

@@ -368,5 +368,5 @@ fn a_rescan_counts_where_nothing_watches() {
     assert_eq!(result["changes"][0]["change"], "replaced", "{result}");
     assert_eq!(client.ok("plugins.rescan", &json!({}))["changes"], json!([]));
     let (code, _) = client.fails("plugins.rescan", &json!({"now": true}));
-    assert_eq!(code, "invalid_params");
+    assert_eq!(code, "invalid_request");
 }

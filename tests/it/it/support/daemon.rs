@@ -100,11 +100,7 @@ impl Place {
     pub fn reference(self, settings: &[(&str, &str)]) -> Self {
         let folder = self.folder.path().join("plugins");
         let bundle = folder.join("reference");
-        fs::create_dir_all(&bundle).expect("a folder");
-        let files = fs::read_dir(build().join("bundles/reference")).expect("the bundle");
-        for file in files.flatten() {
-            fs::copy(file.path(), bundle.join(file.file_name())).expect("copies");
-        }
+        copy(&build().join("bundles/reference"), &bundle);
         let manifest = bundle.join("plugin.toml");
         let mut text = fs::read_to_string(&manifest).expect("a manifest");
         text.push_str("\n[engine.config]\n");
@@ -247,6 +243,19 @@ pub struct Refused {
     pub code: i32,
     /// What was said, the log lines included.
     pub words: String,
+}
+
+/// Copies a folder with everything below it.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("a folder");
+    for entry in fs::read_dir(from).expect("a folder").flatten() {
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).expect("copies");
+        }
+    }
 }
 
 /// A running daemon.

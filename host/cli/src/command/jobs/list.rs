@@ -2,7 +2,7 @@
 //!
 //! No state.
 
-use synapse_client::wire::JobListResult;
+use synapse_client::wire::{JobListResult, JobProgress};
 
 use super::{amount, left, now_ms, since, state_cell};
 use crate::args::Global;
@@ -31,11 +31,23 @@ fn render(list: &JobListResult, now: u64, style: Style) -> String {
             state_cell(job.state),
             job.model.as_deref().unwrap_or_default().into(),
             duration(since(job.created_ms, now)).into(),
-            amount(&job.progress).into(),
+            how_far(&job.progress).into(),
             left(job).into(),
         ]);
     }
     table.render(style)
+}
+
+/// How far a job is. Where its end is known the phase is left out: a line has room for the figures or for the phase.
+fn how_far(progress: &JobProgress) -> String {
+    let phase = match progress.total {
+        Some(_) => String::new(),
+        None => progress.phase.clone(),
+    };
+    amount(&JobProgress {
+        phase,
+        ..progress.clone()
+    })
 }
 
 #[cfg(test)]
@@ -55,9 +67,9 @@ mod tests {
         assert_eq!(
             render(&list, 121_000, Style::plain()),
             "\
-JOB      KIND         STATE             MODEL  AGE        PROGRESS                       LEFT
-job-2-7  embed batch  running           m      2 min 0 s  embed 512 of 6000 items (8 %)  about 1 min 1 s
-job-2-7  embed batch  failed transient  m      2 min 0 s  embed 512 of 6000 items (8 %)
+JOB      KIND         STATE             MODEL  AGE        PROGRESS                 LEFT
+job-2-7  embed batch  running           m      2 min 0 s  512 of 6000 items (8 %)  about 1 min 1 s
+job-2-7  embed batch  failed transient  m      2 min 0 s  512 of 6000 items (8 %)
 "
         );
         let none = JobListResult { jobs: Vec::new() };

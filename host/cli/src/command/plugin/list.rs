@@ -129,8 +129,8 @@ ID     VERSION  STATUS             ENGINES, OR THE REASON
 owned  0.1.0    ready              owned (safetensors, f32)
 apart  0.1.0    ready in a worker  owned (safetensors, f32)
 old    -        refused            abi_major: plugin 2, host supports 1 (abi_major)
-waits  0.1.0    ready              owned (safetensors, f32); version 0.2.0 counts from the daemon's next start on \
-             (needs_restart)
+waits  0.1.0    ready              owned (safetensors, f32); version 0.2.0 counts from the daemon's
+                                   next start on (needs_restart)
 "
         );
     }

@@ -53,9 +53,9 @@ fn machine(report: &ProbeReportResult) -> Table {
     facts
 }
 
-/// One line a lane.
+/// One line a lane: a query is the median of one of 32 tokens.
 fn lanes(lanes: &[LaneReport]) -> Table {
-    let mut table = Table::new(&["LANE", "VERDICT", "LEVEL", "LOAD", "MEMORY", "QUERY, MEDIAN", "BATCHES"]);
+    let mut table = Table::new(&["LANE", "VERDICT", "LEVEL", "LOAD", "MEMORY", "QUERY", "BATCHES"]);
     for lane in lanes {
         let query = row(lane, "query")
             .or_else(|| row(lane, "rerank"))
@@ -177,15 +177,22 @@ fn number(value: f64) -> String {
 }
 
 fn pairs(pairs: &[PairReport]) -> Option<Table> {
-    let mut table = Table::new(&["PAIR", "EQUIVALENT", "MEASURED"]);
+    let mut table = Table::new(&["PAIR", "SHAPE", "EQUIVALENT", "MEASURED"]);
     for pair in pairs {
         let holds = if pair.holds {
             Cell::new(Tone::Good, "yes")
         } else {
             Cell::new(Tone::Notice, "no")
         };
+        // Both lanes are of one model; its name stands in the table above.
+        let [first, second] = &pair
+            .lanes
+            .each_ref()
+            .map(|lane| lane.split_once('@').map_or(lane.as_str(), |at| at.1));
+        let unit = if pair.normalized { "unit" } else { "raw" };
         table.row(vec![
-            pair.lanes.join(" and ").into(),
+            format!("{first} and {second}").into(),
+            format!("{} {unit}", pair.dims).into(),
             holds,
             measured(&pair.gate).into(),
         ]);

@@ -171,6 +171,8 @@ pub fn whole() -> ProbeReportResult {
             .map(|gate| PairReport {
                 lanes: ["m@owned:f32".to_owned(), "m@ort:f32".to_owned()],
                 fingerprints: [HASH.to_owned(), HASH.to_owned()],
+                dims: 384,
+                normalized: true,
                 holds: true,
                 gate: GateReport {
                     gate: "alias".to_owned(),
