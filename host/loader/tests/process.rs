@@ -78,6 +78,7 @@ fn stripped_child_environment_contains_neither_launch_nonce_variable() {
         "LC_ALL",
         "TMPDIR",
         "TZ",
+        "ORT_DISABLE_TELEMETRY",
     ];
     assert!(names.iter().all(|name| allowed.contains(name)), "{names:?}");
 }

@@ -159,7 +159,7 @@ pub(super) struct Speed {
 pub(super) fn speeds(rows: &[PerfRow]) -> Vec<Speed> {
     let speed = |kind: Workload| {
         let mine = || rows.iter().filter(move |row| workload(row.workload) == kind);
-        let compared = mine().find(|row| stands(row.workload)).or_else(|| mine().last())?;
+        let compared = mine().find(|row| stands(row.workload)).or_else(|| mine().next_back())?;
         let tokens_per_second = compared.tokens_per_second;
         (tokens_per_second.is_finite() && tokens_per_second > 0.0).then(|| Speed {
             workload: kind,

@@ -150,7 +150,7 @@ const fn kind(kind: Kind) -> ModelKind {
 fn lane_report(rows: &Rows, lane: &Lane, key: &CertificateKey) -> LaneReport {
     let mine = || rows.certificates.iter().filter(|row| row.lane == lane.name);
     let current = mine().find(|row| row.key == *key);
-    let earlier = mine().filter(|row| row.level.is_some()).next_back();
+    let earlier = mine().rfind(|row| row.level.is_some());
     let times = |of: &CertificateKey| -> Vec<WirePerformance> {
         rows.performance
             .iter()

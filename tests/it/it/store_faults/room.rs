@@ -14,7 +14,7 @@ use crate::support::skipped;
 /// Texts of a job that is far from its end when the file system is full.
 const MANY: usize = 20_000;
 /// Bytes of the file system: room for the store of such a job.
-const SIZE: u64 = 64 << 20;
+const SIZE: u64 = 96 << 20;
 
 /// A place on a file system of its own, or `None` where there cannot be one.
 fn mounted(test: &str) -> Option<(Place, Mount)> {

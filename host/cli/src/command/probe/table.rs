@@ -27,16 +27,15 @@ pub fn render(report: &ProbeReportResult, detail: Detail, style: Style) -> Strin
     }
     text.push('\n');
     text.push_str(&lanes(&report.lanes).render(style));
-    for part in [
+    let parts = [
         reasons(&report.lanes),
         gates(&report.lanes, detail),
         pairs(&report.pairs),
         work(report),
-    ] {
-        if let Some(table) = part {
-            text.push('\n');
-            text.push_str(&table.render(style));
-        }
+    ];
+    for table in parts.into_iter().flatten() {
+        text.push('\n');
+        text.push_str(&table.render(style));
     }
     text
 }
