@@ -59,12 +59,19 @@ fn the_default_model() {
         "@owned:s16",
         "@ort:f32",
         "@ort:int8",
+        "@ort:int8-dynamic",
         "@llama-cpp:f16",
         "@llama-cpp:f32",
     ]
     .map(|lane| format!("{}{lane}", record.id));
     assert_eq!(lanes, expected, "the first is the default");
-    for (format, quant) in [("onnx", "f32"), ("onnx", "int8"), ("gguf", "f16"), ("gguf", "f32")] {
+    for (format, quant) in [
+        ("onnx", "f32"),
+        ("onnx", "int8"),
+        ("onnx", "int8-dynamic"),
+        ("gguf", "f16"),
+        ("gguf", "f32"),
+    ] {
         let form = record.format(format, quant).expect("a derived form");
         assert_eq!(form.sources, ["local"], "{format}");
         let pin = format!("\"{}\": \"{}\"", form.files[0].path, form.files[0].sha256);
@@ -535,12 +542,12 @@ fn selectors_take_their_lanes() {
     };
     assert_eq!(
         names("all-minilm-l6-v2"),
-        ["f32", "s16", "f32", "int8", "f16", "f32", "f32-short"]
+        ["f32", "s16", "f32", "int8", "int8-dynamic", "f16", "f32", "f32-short"]
     );
     assert_eq!(names("all-minilm-l6-v2@owned"), ["f32", "s16", "f32-short"]);
     assert_eq!(names("all-minilm-l6-v2@owned:f32-short"), ["f32-short"]);
     assert_eq!(names("all-minilm-l6-v2@owned:f16"), Vec::<String>::new());
-    assert_eq!(names("all-minilm-l6-v2@ort"), ["f32", "int8"]);
+    assert_eq!(names("all-minilm-l6-v2@ort"), ["f32", "int8", "int8-dynamic"]);
     assert_eq!(names("all-minilm-l6-v2@nobody"), Vec::<String>::new());
     assert_eq!(names("nobody"), Vec::<String>::new());
 }

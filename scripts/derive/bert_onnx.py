@@ -1,21 +1,25 @@
-"""A BERT encoder as an ONNX graph: f32, opset 17, any batch and any length.
+"""A BERT encoder as an ONNX graph: opset 17, any batch and any length, in f32 or with dynamic quantisation.
 
 State: none. Caller: minilm.py. Inputs `input_ids`, `attention_mask`, `token_type_ids` (i64, [batch, sequence]), output
 `last_hidden_state` (f32, [batch, sequence, hidden]). The operators and their order are those of the architecture
 (Devlin et al. 2018) with GELU by the error function; pooling and normalisation are left to whoever runs it.
+
+With dynamic quantisation every product with a weight is one of whole numbers, as quantisation tools write it: the weights
+are signed bytes with one scale a matrix, the activations become bytes whose scale is taken from all that is in the call.
+Everything else stays in f32.
 """
 
 import math
 
-from onnx_writer import FLOAT, INT64, Graph, port
+from onnx_writer import FLOAT, INT8, INT64, Graph, port
 from tensors import Tensor
 
 # The largest finite f32, negated: what a masked position is moved by.
 MASKED = -3.4028234663852886e38
 
 
-def write(config: dict, tensors: dict[str, Tensor]) -> bytes:
-    """The file."""
+def write(config: dict, tensors: dict[str, Tensor], dynamic: bool = False) -> bytes:
+    """The file; with `dynamic` quantisation or without."""
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     if config["hidden_act"] != "gelu" or config["model_type"] != "bert" or hidden % heads:
         raise SystemExit("derive: expected a BERT encoder with gelu")
@@ -27,11 +31,26 @@ def write(config: dict, tensors: dict[str, Tensor]) -> bytes:
         tensor = tensors[name]
         return graph.weight(name, FLOAT, tensor.shape, tensor.raw_f32())
 
+    quantised: dict[str, list[str]] = {}
+
     def linear(value: str, name: str) -> str:
         used.add(f"{name}.weight")
         matrix = tensors[f"{name}.weight"].transposed()
-        matrix = graph.weight(f"{name}.weight.transposed", FLOAT, matrix.shape, matrix.raw_f32())
-        return graph.node("Add", [graph.node("MatMul", [value, matrix]), weight(f"{name}.bias")])
+        if dynamic:
+            product = whole_product(value, f"{name}.weight", matrix)
+        else:
+            matrix = graph.weight(f"{name}.weight.transposed", FLOAT, matrix.shape, matrix.raw_f32())
+            product = graph.node("MatMul", [value, matrix])
+        return graph.node("Add", [product, weight(f"{name}.bias")])
+
+    def whole_product(value: str, name: str, matrix: Tensor) -> str:
+        raw, step = matrix.raw_i8()
+        numbers = graph.weight(f"{name}.quantised", INT8, matrix.shape, raw)
+        if value not in quantised:
+            quantised[value] = graph.node_of("DynamicQuantizeLinear", [value], ["bytes", "scale", "zero"])
+        octets, scale, zero = quantised[value]
+        product = graph.node("Cast", [graph.node("MatMulInteger", [octets, numbers, zero])], to=FLOAT)
+        return graph.node("Mul", [product, graph.node("Mul", [scale, graph.scalar(f"{name}.scale", step)])])
 
     def norm(value: str, name: str, output: str | None = None) -> str:
         epsilon = float(config["layer_norm_eps"])

@@ -27,6 +27,7 @@ WEIGHTS = ("model.safetensors", "53aa51172d142c89d9012cce15ae4d6cc0ca68958951143
 COPIED = ("config.json", "modules.json", "tokenizer.json", "1_Pooling/config.json")
 # Equal to the record's. A change of the writers is a new form with a new digest there.
 DERIVED = {
+    "model-dynamic.onnx": "47adc6175f146522ba88cfb40e0343a90b8c36265d45ced48fad7df34219de40",
     "model.onnx": "5c0c6d8ee09b084996357483f7eafef3ddf1a716d7e0907e6ece997d566e6c62",
     "model-f16.gguf": "b6db13c1e3b7644ee7482cce4096d79f5e9b723941e69e86447941c83deb2b41",
     "model-f32.gguf": "945733783d654290b6b83e32715c4cf69622bd159b08f82db3e504255c2aca4f",
@@ -90,6 +91,7 @@ def main() -> None:
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     tensors = read_safetensors(weights)
     writers = {
+        "model-dynamic.onnx": lambda: bert_onnx.write(config, tensors, dynamic=True),
         "model.onnx": lambda: bert_onnx.write(config, tensors),
         "model-f16.gguf": lambda: bert_gguf.write(config, tokenizer, "all-MiniLM-L6-v2", tensors, half=True),
         "model-f32.gguf": lambda: bert_gguf.write(config, tokenizer, "all-MiniLM-L6-v2", tensors, half=False),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 
-FLOAT, INT64 = 1, 7  # TensorProto.DataType
+FLOAT, INT8, INT64 = 1, 3, 7  # TensorProto.DataType
 ATTRIBUTE_FLOAT, ATTRIBUTE_INT, ATTRIBUTE_INTS = 1, 2, 7  # AttributeProto.AttributeType
 IR_VERSION, OPSET = 8, 17
 
@@ -75,13 +75,22 @@ class Graph:
 
     def node(self, operator: str, inputs: list[str], output: str | None = None, **attributes) -> str:
         """Adds an operator with one output and returns that output's name."""
+        output = output or f"{operator.lower()}_{self.count + 1}"
+        self._add(operator, inputs, [output], attributes)
+        return output
+
+    def node_of(self, operator: str, inputs: list[str], outputs: list[str]) -> list[str]:
+        """Adds an operator with several outputs, which are named for it, and returns their whole names."""
+        names = [f"{operator.lower()}_{self.count + 1}_{output}" for output in outputs]
+        self._add(operator, inputs, names, {})
+        return names
+
+    def _add(self, operator: str, inputs: list[str], outputs: list[str], attributes: dict) -> None:
         self.count += 1
-        output = output or f"{operator.lower()}_{self.count}"
-        body = b"".join(message(1, name) for name in inputs) + message(2, output)
+        body = b"".join(message(1, name) for name in inputs) + b"".join(message(2, name) for name in outputs)
         body += message(3, f"node_{self.count}") + message(4, operator)
         body += b"".join(message(5, attribute(name, value)) for name, value in attributes.items())
         self.nodes.append(body)
-        return output
 
     def model(self, name: str, producer: str, inputs: list[bytes], outputs: list[bytes]) -> bytes:
         """The whole file."""

@@ -32,6 +32,12 @@ class Tensor(NamedTuple):
             out += struct.pack(f"<{len(part)}e", *part)
         return bytes(out)
 
+    def raw_i8(self) -> tuple[bytes, float]:
+        """Signed bytes, and the step of one: the largest value is 127 of them, the rest rounded to nearest, ties to even."""
+        (step,) = struct.unpack("<f", struct.pack("<f", max(max(self.values), -min(self.values)) / 127))
+        whole = (max(-127, min(127, round(value / step))) for value in self.values)
+        return array.array("b", whole).tobytes(), step
+
     def transposed(self) -> "Tensor":
         """Rows and columns of a matrix exchanged."""
         rows, columns = self.shape

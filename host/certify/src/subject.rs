@@ -2,6 +2,8 @@
 //!
 //! State: none. Caller: the daemon's probe, which takes the facts from the lane and from the loaded model.
 
+use std::time::Duration;
+
 use synapse_catalog::{EnvelopeRow, Record};
 
 use crate::references::References;
@@ -32,6 +34,9 @@ pub struct Options {
     pub threads: u32,
     /// The most threads that a call of this daemon may ever have; at least `threads`.
     pub most_threads: u32,
+    /// The most time that one call may take, where the lane cannot give way to a query in the middle of it. Calls of
+    /// several items are then cut to what the first calls show the lane to do in that time; `None`: the row's corners.
+    pub call_time: Option<Duration>,
     /// How much is tried.
     pub depth: Depth,
 }

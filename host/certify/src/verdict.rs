@@ -46,7 +46,7 @@ pub enum Workload {
         /// Tokens, special tokens included.
         tokens: u32,
     },
-    /// Calls of this many texts of 32 tokens.
+    /// This many texts of 32 tokens, in one call, or in several where the lane cannot give way in the middle of one.
     Batch {
         /// Items of a call.
         items: u32,

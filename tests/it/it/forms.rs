@@ -48,7 +48,7 @@ fn a_form_is_only_where_its_record_says() {
         (
             json!({"model": MINILM, "format": "gguf/q8_0"}),
             "format",
-            "onnx/f32, onnx/int8, gguf/f32, gguf/f16",
+            "onnx/f32, onnx/int8, onnx/int8-dynamic, gguf/f32, gguf/f16",
         ),
         (
             json!({"model": "smollm2-135m-instruct", "source": "hf"}),

@@ -5,7 +5,7 @@
 //!
 //! | series | what it tries |
 //! |---|---|
-//! | `Query` | the corpus through the query path |
+//! | `Query` | the corpus' queries and a part of its texts through the query path |
 //! | `Corpus` | the corpus in batches as the scheduler packs them, longest first |
 //! | `Length` | texts cut to every length up to 64 tokens, then around the powers of two up to the bound, alone |
 //! | `Ramp` | the same in batches of mixed lengths |
@@ -13,6 +13,9 @@
 //! | `Corner` | the most items with the most tokens; the longest items together |
 //! | `Trial` | the same calls again, and with other thread counts |
 //! | `Timed` | speed, each text used once |
+//!
+//! A lane that cannot give way to a query in the middle of a call is never asked for more at once than the scheduler would
+//! ([`Layout::most_tokens`]): then the corners are those of such calls.
 
 use std::sync::Arc;
 
@@ -32,9 +35,11 @@ const WITNESSES: usize = 16;
 /// The longest of them, and the neighbour that `Mixed` puts beside them, in tokens.
 const WITNESS_TOKENS: u32 = 64;
 const NEIGHBOUR_TOKENS: u32 = 128;
-/// Timed calls of each query length (OQ-26 asks for 30), and of each batch size.
-const TIMED_QUERIES: usize = 32;
-const TIMED_BATCHES: usize = 8;
+/// Of the corpus' texts every so many-th goes through the query path too.
+const QUERY_PATH_EVERY: usize = 4;
+/// Timed calls of each query length (OQ-26), and of each batch size.
+const TIMED_QUERIES: usize = 30;
+const TIMED_BATCHES: usize = 5;
 /// Tokens of a timed query, and of each text of a timed batch.
 const QUERY_TOKENS: [u32; 4] = [8, 32, 128, 512];
 const BATCH_ITEMS: [u32; 3] = [1, 8, 32];
@@ -278,8 +283,19 @@ impl Layout {
         self.thinned(&all, 16).into_iter().map(ask).collect()
     }
 
-    /// Everything else, once the corpus' token counts are known (0 for an item without a row).
-    pub(super) fn rest(&self, tokens: &[u32]) -> Vec<Ask> {
+    /// The most tokens of a call of several items. One item is never cut, so it is at least the row's longest.
+    pub(super) fn most_tokens(&self, nanos_per_token: Option<u64>) -> u64 {
+        let row = u64::from(self.bounds.max_batch_tokens);
+        let (Some(time), Some(nanos)) = (self.options.call_time, nanos_per_token) else {
+            return row;
+        };
+        let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        (time / nanos.max(1)).max(u64::from(self.bounds.max_tokens)).min(row)
+    }
+
+    /// Everything else, once the corpus' token counts are known (0 for an item without a row), in calls of at most `most`
+    /// tokens.
+    pub(super) fn rest(&self, tokens: &[u32], most: u64) -> Vec<Ask> {
         if self.kind == Kind::Generate {
             return self.generations();
         }
@@ -292,23 +308,25 @@ impl Layout {
                 as_query: true,
                 ..self.ask(Series::Query, vec![*item])
             };
-            asks.extend(known.iter().map(query));
+            let queries = known.iter().filter(|item| **item >= self.texts);
+            let texts = known
+                .iter()
+                .filter(|item| **item < self.texts)
+                .step_by(QUERY_PATH_EVERY);
+            asks.extend(texts.chain(queries).map(query));
         }
         let counts: Vec<u32> = known.iter().map(|item| tokens[*item]).collect();
-        asks.extend(self.packed(Series::Corpus, &known, &counts));
+        asks.extend(self.packed(Series::Corpus, &known, &counts, most));
         asks.extend(self.lengths.iter().map(|item| self.ask(Series::Length, vec![*item])));
-        asks.extend(self.ramp());
+        asks.extend(self.ramp(most));
         let witnesses = self.witnesses(&known, tokens);
         let tokens_of = |item: usize| u64::from(tokens.get(item).copied().unwrap_or(self.items[item].cut));
-        let fits = |ask: &Ask| {
-            let held: u64 = ask.items.iter().map(|item| tokens_of(*item)).sum();
-            held <= u64::from(self.bounds.max_batch_tokens)
-        };
+        let fits = |ask: &Ask| ask.items.iter().map(|item| tokens_of(*item)).sum::<u64>() <= most;
         asks.push(self.ask(Series::Length, vec![self.neighbour]));
         asks.extend(self.sizes(&witnesses, fits));
-        asks.extend(self.corners());
-        asks.extend(self.trials(&witnesses).into_iter().filter(fits));
-        asks.extend(self.timings());
+        asks.extend(self.corners(most));
+        asks.extend(self.trials(&witnesses, fits));
+        asks.extend(self.timings(most));
         asks
     }
 
@@ -333,10 +351,10 @@ impl Layout {
     }
 
     /// As the scheduler packs them: alike lengths together.
-    fn packed(&self, series: Series, items: &[usize], tokens: &[u32]) -> Vec<Ask> {
+    fn packed(&self, series: Series, items: &[usize], tokens: &[u32], most: u64) -> Vec<Ask> {
         let bounds = QuantumBounds {
             max_items: self.bounds.max_batch,
-            max_tokens: BATCH_TOKENS.min(u64::from(self.bounds.max_batch_tokens)),
+            max_tokens: BATCH_TOKENS.min(most),
         };
         let mut packing = Packing::new(tokens, &[]);
         let calls = std::iter::from_fn(|| packing.next(bounds));
@@ -346,7 +364,7 @@ impl Layout {
     }
 
     /// The exact lengths in batches, short and long in turn.
-    fn ramp(&self) -> Vec<Ask> {
+    fn ramp(&self, most: u64) -> Vec<Ask> {
         let mut order: Vec<usize> = Vec::with_capacity(self.lengths.len());
         let (mut low, mut high) = (0, self.lengths.len());
         while low < high {
@@ -357,7 +375,7 @@ impl Layout {
                 order.push(self.lengths[high]);
             }
         }
-        let most = BATCH_TOKENS.min(u64::from(self.bounds.max_batch_tokens));
+        let most = BATCH_TOKENS.min(most);
         let most_items = usize::try_from(self.bounds.max_batch).unwrap_or(usize::MAX);
         let mut calls: Vec<(u64, Vec<usize>)> = Vec::new();
         for item in order {
@@ -408,24 +426,30 @@ impl Layout {
             let around = |from: usize, many: usize| -> Vec<usize> {
                 witnesses.iter().cycle().skip(from).take(many).copied().collect()
             };
-            let mut tried = Vec::new();
-            for call in 0..witnesses.len().div_ceil(size) {
-                tried.push(self.ask(Series::Even, around(call * size, size)));
+            let shortest =
+                |many: usize| -> Vec<usize> { witnesses.iter().take(2).cycle().take(many).copied().collect() };
+            let calls = 0..witnesses.len().div_ceil(size);
+            let mut even: Vec<Ask> = calls
+                .map(|call| self.ask(Series::Even, around(call * size, size)))
+                .collect();
+            if !even.iter().all(&fits) {
+                even = vec![self.ask(Series::Even, shortest(size))];
             }
-            let mut items = vec![self.neighbour];
-            items.extend(around(size, size - 1));
-            items.reverse();
-            tried.push(self.ask(Series::Mixed, items));
-            if !tried.iter().all(&fits) {
-                let shortest = witnesses.iter().take(2).cycle().take(size).copied().collect();
-                tried = vec![self.ask(Series::Even, shortest)];
+            let mixed = |mut items: Vec<usize>| {
+                items.insert(0, self.neighbour);
+                items.reverse();
+                self.ask(Series::Mixed, items)
+            };
+            let mut beside = mixed(around(size, size - 1));
+            if !fits(&beside) {
+                beside = mixed(shortest(size - 1));
             }
-            asks.extend(tried.into_iter().filter(&fits));
+            asks.extend(even.into_iter().chain([beside]).filter(&fits));
         }
         asks
     }
 
-    fn corners(&self) -> Vec<Ask> {
+    fn corners(&self, most: u64) -> Vec<Ask> {
         let Some((full, longest)) = self.corner.split_at_checked(4) else {
             return Vec::new();
         };
@@ -434,23 +458,26 @@ impl Layout {
             .iter()
             .map(|item| self.ask(Series::Length, vec![*item]))
             .collect();
-        let each = self.items[full[0]].cut.max(1);
-        let fits = (self.bounds.max_batch_tokens / each).min(self.bounds.max_batch);
+        let most_items = u64::from(self.bounds.max_batch);
+        let fits = (most / u64::from(self.items[full[0]].cut.max(1))).min(most_items);
         let many = usize::try_from(fits).unwrap_or(1);
         if many > 1 {
             asks.push(self.ask(Series::Corner, full.iter().cycle().take(many).copied().collect()));
         }
-        let fits = self.bounds.max_batch_tokens / self.bounds.max_tokens.max(1);
-        if fits.min(self.bounds.max_batch) > 1 {
+        let fits = most / u64::from(self.bounds.max_tokens.max(1));
+        if fits.min(most_items) > 1 {
             asks.push(self.ask(Series::Corner, longest.to_vec()));
         }
         asks
     }
 
-    /// The calls that are made again: one alone and one batch.
-    fn trials(&self, witnesses: &[usize]) -> Vec<Ask> {
+    /// The calls that are made again: one alone and one batch, of as many witnesses as fit.
+    fn trials(&self, witnesses: &[usize], fits: impl Fn(&Ask) -> bool) -> Vec<Ask> {
         let most = usize::try_from(self.bounds.max_batch).unwrap_or(usize::MAX);
-        let batch: Vec<usize> = witnesses.iter().take(most).copied().collect();
+        let mut batch: Vec<usize> = witnesses.iter().take(most).copied().collect();
+        while batch.len() > 1 && !fits(&self.ask(Series::Even, batch.clone())) {
+            batch.pop();
+        }
         let calls = [vec![self.neighbour], batch]
             .into_iter()
             .filter(|call| !call.is_empty());
@@ -486,15 +513,19 @@ impl Layout {
         }
     }
 
-    fn timings(&self) -> Vec<Ask> {
+    /// A batch that is larger than a call may be is timed in several.
+    fn timings(&self, most: u64) -> Vec<Ask> {
         let mut asks = Vec::new();
         for (workload, items, range) in &self.timed {
             let all: Vec<usize> = range.clone().collect();
-            for call in all.chunks_exact(*items) {
-                asks.push(Ask {
+            for batch in all.chunks_exact(*items) {
+                let longest = batch.iter().map(|item| self.items[*item].cut).max();
+                let fits = most / u64::from(longest.unwrap_or(1).max(1));
+                let calls = batch.chunks(usize::try_from(fits).unwrap_or(usize::MAX).max(1));
+                asks.extend(calls.map(|call| Ask {
                     as_query: matches!(workload, Workload::Query { .. }),
                     ..self.ask(Series::Timed(*workload), call.to_vec())
-                });
+                }));
             }
         }
         asks
@@ -512,7 +543,7 @@ impl Layout {
             let item = usize::try_from(number).unwrap_or(0);
             asks.extend(runs.iter().map(|run| self.trial(number, *run, vec![item])));
         }
-        asks.extend(self.timings());
+        asks.extend(self.timings(u64::from(self.bounds.max_batch_tokens)));
         asks
     }
 
@@ -526,9 +557,9 @@ impl Layout {
         self.dims
     }
 
-    /// What is timed.
-    pub(super) fn workloads(&self) -> impl Iterator<Item = Workload> {
-        self.timed.iter().map(|(workload, ..)| *workload)
+    /// What is timed, and of how many items.
+    pub(super) fn workloads(&self) -> impl Iterator<Item = (Workload, usize)> {
+        self.timed.iter().map(|(workload, items, _)| (*workload, *items))
     }
 
     /// How much is tried.

@@ -199,7 +199,8 @@ impl Plan {
         if self.left.is_empty() && !self.complete {
             self.complete = true;
             let tokens = self.record.tokens();
-            self.left = self.layout.rest(&tokens).into();
+            let most = self.layout.most_tokens(self.record.nanos_per_token());
+            self.left = self.layout.rest(&tokens, most).into();
         }
         let ask = self.left.pop_front()?;
         let step = self.layout.step(StepId(self.asked), &ask);
@@ -232,7 +233,8 @@ impl Plan {
         let to_come = if self.complete {
             0
         } else {
-            self.layout.rest(&self.layout.guessed_tokens()).len()
+            let most = self.layout.most_tokens(self.record.nanos_per_token());
+            self.layout.rest(&self.layout.guessed_tokens(), most).len()
         };
         let open = u32::from(self.open.is_some());
         let left = u32::try_from(self.left.len() + to_come).unwrap_or(u32::MAX);

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::layout::{Layout, Series};
-use super::record::Record;
+use super::record::{Answered, Record};
 use crate::figures::{count, mean, percentile};
 use crate::gate::{Bound, Figure, Gate, GateResult, Outcome};
 use crate::verdict::{PerfRow, Workload};
@@ -75,22 +75,43 @@ impl Latencies {
     }
 }
 
+/// What was computed so far of a batch that is timed in several calls.
+#[derive(Default)]
+struct Part {
+    items: Vec<usize>,
+    tokens: u64,
+    elapsed: Duration,
+}
+
+impl Part {
+    fn add(&mut self, answered: &Answered) {
+        let generated = answered.text.as_ref().map(|(_, tokens)| u64::from(*tokens));
+        self.items.extend(&answered.ask.items);
+        self.tokens += generated.unwrap_or_else(|| answered.all_tokens());
+        self.elapsed += answered.elapsed;
+    }
+}
+
 /// The figures of a plan, and whether its texts were varied.
 pub(super) fn perf(layout: &Layout, record: &Record) -> (Vec<PerfRow>, GateResult) {
     let mut rows = Vec::new();
     let (mut timed, mut repeated) = (0, 0);
     let mut note = String::new();
-    for workload in layout.workloads() {
+    for (workload, items) in layout.workloads() {
         let mut latencies = Latencies::default();
+        let mut part = Part::default();
         for answered in record
             .of(Series::Timed(workload))
             .filter(|answered| answered.failure.is_none())
         {
-            let texts = answered.ask.items.iter().map(|item| &*layout.item(*item).text);
-            let generated = answered.text.as_ref().map(|(_, tokens)| u64::from(*tokens));
-            let tokens = generated.unwrap_or_else(|| answered.all_tokens());
+            part.add(answered);
+            if part.items.len() < items {
+                continue;
+            }
+            let Part { items, tokens, elapsed } = std::mem::take(&mut part);
+            let texts = items.iter().map(|item| &*layout.item(*item).text);
             timed += 1;
-            if let Err(again) = latencies.add(texts, tokens, answered.elapsed) {
+            if let Err(again) = latencies.add(texts, tokens, elapsed) {
                 repeated += 1;
                 note = again.to_string();
             }

@@ -137,6 +137,16 @@ impl Record {
         tokens
     }
 
+    /// Nanoseconds of a token in the first series, over all of its calls; `None` before any.
+    pub(super) fn nanos_per_token(&self) -> Option<u64> {
+        let (mut nanos, mut tokens) = (0_u64, 0_u64);
+        for answered in self.of(Series::Alone) {
+            nanos = nanos.saturating_add(u64::try_from(answered.elapsed.as_nanos()).unwrap_or(u64::MAX));
+            tokens = tokens.saturating_add(answered.all_tokens());
+        }
+        nanos.checked_div(tokens)
+    }
+
     /// The rows of a series, by item.
     pub(super) fn rows(&self, series: Series) -> BTreeMap<usize, &[f32]> {
         self.of(series).flat_map(Answered::rows_by_item).collect()

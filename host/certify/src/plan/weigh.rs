@@ -253,8 +253,11 @@ pub(super) fn query_batch(evidence: &Evidence<'_>, one_space: bool) -> GateResul
         .map_or(1.0, |batch| smallest(&batch.cosines))
         .min(smallest(&alone.cosines));
     let far = batch.as_ref().map_or(0.0, |batch| batch.max_abs).max(alone.max_abs);
+    // What a query finds: the nearest of the texts as a batch computes them, for the query of either path.
     let against = if batch.is_some() { &batches } else { &evidence.base };
-    let overlap = mean(&evidence.overlaps(against, &query));
+    let mut found = against.clone();
+    found.extend(query.range(evidence.layout.texts..));
+    let overlap = mean(&evidence.overlaps(against, &found));
     let figures = vec![
         at_least("min_cosine", cosine, LEAST_COSINE),
         at_least("mean_top10_overlap", overlap, LEAST_OVERLAP),

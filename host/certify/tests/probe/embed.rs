@@ -60,7 +60,7 @@ fn a_sound_engine_passes_everything() {
     );
     for row in &verdict.perf {
         let query = row.workload.name().starts_with("query");
-        assert!(row.samples >= if query { 30 } else { 8 }, "{row:?}");
+        assert_eq!(row.samples, if query { 30 } else { 5 }, "{row:?}");
         assert!(
             row.p50_ms > 0.0 && row.p95_ms >= row.p50_ms && row.tokens_per_second > 0.0,
             "{row:?}"

@@ -21,6 +21,7 @@ pub const LONGEST: u32 = 256;
 pub const FULL: Options = Options {
     threads: 2,
     most_threads: 4,
+    call_time: None,
     depth: Depth::Full,
 };
 

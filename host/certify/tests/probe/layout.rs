@@ -1,16 +1,21 @@
 //! Which calls a plan makes: inside the row's bounds, to their corners, with texts that are timed once.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use synapse_certify::{Plan, Step, StepOutput, Work};
+use synapse_certify::{Options, Plan, Step, StepOutput, Work};
 use synapse_core::fingerprint::EnvelopeBounds;
 
 use crate::hand::{Call, FULL, Hand, Out, subject};
 
 fn steps(kind: &str, bounds: EnvelopeBounds) -> Vec<(Step, Vec<u32>)> {
+    steps_with(kind, bounds, FULL)
+}
+
+fn steps_with(kind: &str, bounds: EnvelopeBounds, options: Options) -> Vec<(Step, Vec<u32>)> {
     let mut subject = subject(kind);
     subject.row.bounds = bounds;
-    let mut plan = Plan::new(subject, FULL).expect("fits");
+    let mut plan = Plan::new(subject, options).expect("fits");
     let mut hand = Hand::new(|_: &Call<'_>, _: Out<'_>| {});
     let mut steps = Vec::new();
     let mut last = (0, 0);
@@ -98,7 +103,39 @@ fn the_corners_of_the_row_are_tried() {
         .count();
     assert!(large <= 2, "{large} calls are longer than a quantum");
     let all: u32 = tokens.iter().map(|tokens| tokens.iter().sum::<u32>()).sum();
-    assert!(all < 200_000, "{all} tokens: a probe would take minutes");
+    assert!(
+        all < 120_000 && steps.len() < 700,
+        "{all} tokens in {} steps: a probe would take minutes",
+        steps.len()
+    );
+}
+
+/// A lane that cannot give way in the middle of a call is asked for no more than it does in the time of a call, or for one
+/// item; every series is still there, and every batch size up to the most items.
+///
+/// Proves CERT-02.
+#[test]
+fn a_lane_that_cannot_give_way_gets_short_calls() {
+    let row = bounds(512, 64, 16_384);
+    // The hand-made engine takes a microsecond a token.
+    let options = Options {
+        call_time: Some(Duration::from_micros(600)),
+        ..FULL
+    };
+    let steps = steps_with("embed", row, options);
+    let sizes: BTreeSet<usize> = steps.iter().map(|(_, tokens)| tokens.len()).collect();
+    for (step, tokens) in &steps {
+        assert!(tokens.iter().sum::<u32>() <= 600, "step {:?}: {tokens:?}", step.id);
+    }
+    for size in [1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 64] {
+        assert!(sizes.contains(&size), "no call of {size} items: {sizes:?}");
+    }
+    // Five batches of 32 texts of 32 tokens each, in calls of at most 18 texts.
+    let timed: Vec<usize> = steps[steps.len() - 10..]
+        .iter()
+        .map(|(_, tokens)| tokens.len())
+        .collect();
+    assert_eq!(timed, [18, 14].repeat(5));
 }
 
 /// Timed texts are all different, also in their first words, and nothing else is made of them.
@@ -112,15 +149,15 @@ fn timed_texts_are_used_once() {
         Work::Embed(items) => items.clone(),
         _ => Vec::new(),
     };
-    // The timed calls come last: 4 lengths of 32 queries, and 8 batches each of 1, 8 and 32.
-    let from = steps.len() - (4 * 32 + 3 * 8);
+    // The timed calls come last: 4 lengths of 30 queries, and 5 batches each of 1, 8 and 32.
+    let from = steps.len() - (4 * 30 + 3 * 5);
     for (step, _) in &steps[from..] {
         for item in timed(step) {
             let begin: Vec<&str> = item.text.split(' ').take(2).collect();
             assert!(seen.insert(begin.join(" ")), "{:?} again", begin);
         }
     }
-    assert_eq!(seen.len(), 4 * 32 + 8 * (1 + 8 + 32));
+    assert_eq!(seen.len(), 4 * 30 + 5 * (1 + 8 + 32));
     for (step, _) in &steps[..from] {
         for item in timed(step) {
             let begin: Vec<&str> = item.text.split(' ').take(2).collect();

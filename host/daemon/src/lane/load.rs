@@ -217,11 +217,7 @@ fn start_lane(
     let limits = LaneLimits {
         slots: slots(model.max_concurrency),
         threads: daemon.threads_per_call,
-        // A call in a worker goes on while its checkpoint is held here: it cannot give way.
-        preempt: match engine.supervisor() {
-            Some(_) => Preempt::Quantum,
-            None => lane.support.preempt,
-        },
+        preempt: preempt(lane, engine),
         interactive_depth: schedule.max_interactive_waiting,
         bulk_depth: schedule.max_bulk_waiting,
         bytes: schedule.lane_byte_budget,
@@ -233,6 +229,14 @@ fn start_lane(
     };
     Executor::start(&daemon.tasks, &daemon.compute, config)
         .map_err(|error| ServiceError::internal(format!("the lane's threads could not be started: {error}")))
+}
+
+/// How a call of the lane gives way. One in a worker goes on while its checkpoint is held here: it cannot.
+pub(crate) fn preempt(lane: &Lane, engine: &EngineSlot) -> Preempt {
+    match engine.supervisor() {
+        Some(_) => Preempt::Quantum,
+        None => lane.support.preempt,
+    }
 }
 
 /// Calls that run at once: what the engine allows, as far as the machine has cores; two where it allows two, so that

@@ -4,8 +4,8 @@
 //!
 //! A step comes when no query waits, or when queries have left no gap for [`PATIENCE`]; a query that comes meanwhile waits
 //! for one step, never for the next. A step of a query's size has the lane to itself, so that what it times is the engine
-//! and not the traffic. A larger one is bulk work: an engine in this process then gives way in the middle of it, or shares;
-//! in a worker a query waits for its end.
+//! and not the traffic. A larger one is bulk work: an engine in this process then gives way in the middle of it, or shares.
+//! Where neither can be, as in a worker, a query waits for the step's end: such a lane's plan is made of short steps.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

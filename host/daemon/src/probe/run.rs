@@ -9,9 +9,12 @@
 //! keeps it closed (CERT-11).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use synapse_certify::{Depth, KeptVectors, Observation, Options, Plan, References, Subject, Verdict};
+use synapse_core::engine::Preempt;
 use synapse_core::route::Level;
+use synapse_core::schedule::Policy;
 use synapse_wire::client::{Class, ErrorCode, JobResult, ProbeFindings, ProbeOutcome, ProbeState};
 
 use super::calls::{self, Outcome};
@@ -129,6 +132,7 @@ async fn measure(daemon: &Arc<Daemon>, lane: &Arc<Lane>, job: &JobHandle) -> Res
     let options = Options {
         threads: daemon.threads_per_call,
         most_threads: daemon.most_threads.max(daemon.threads_per_call),
+        call_time: call_time(load::preempt(lane, &loaded.engine)),
         depth: Depth::Full,
     };
     let mut plan = Plan::new(subject(daemon, lane, &loaded).await?, options)
@@ -168,6 +172,12 @@ async fn measure(daemon: &Arc<Daemon>, lane: &Arc<Lane>, job: &JobHandle) -> Res
         cold_load_ms,
         rss_bytes,
     }))
+}
+
+/// The most time of a call on a lane that cannot give way in the middle of it: half a quantum, so that a query that comes
+/// meanwhile waits for less than bulk work would cost it, on a machine that is busier than it was at first too.
+fn call_time(preempt: Preempt) -> Option<Duration> {
+    (preempt == Preempt::Quantum).then(|| Duration::from_nanos(Policy::default().quantum_nanos / 2))
 }
 
 /// The lane's model, in memory.

@@ -249,7 +249,8 @@ impl Engines {
                 model.dims
             )));
         }
-        let mut out = vec![0f32; usize::try_from(values).map_err(|_| invalid("too many values"))?];
+        // What an engine leaves unwritten must not pass for a number: the daemon checks that all are finite.
+        let mut out = vec![f32::NAN; usize::try_from(values).map_err(|_| invalid("too many values"))?];
         let engine = self.plugin.embed(&self.settings).map_err(no_engine)?;
         if let ([_], false) = (items, type_ids) {
             engine.embed_one(&call.context(), model.model, &batch.ids, &mut out)?;
@@ -277,7 +278,7 @@ impl Engines {
         if doc_starts.len() != items.len() || items.iter().zip(&doc_starts).any(|(item, at)| *at > item.n_tokens) {
             return Err(invalid("each pair needs a doc_start inside it"));
         }
-        let mut out = vec![0f32; items.len()];
+        let mut out = vec![f32::NAN; items.len()];
         let engine = self.plugin.rerank(&self.settings).map_err(no_engine)?;
         let pairs = PairBatch {
             tokens: batch.tokens(),

@@ -21,7 +21,7 @@ use crate::support::client::Client;
 use crate::support::daemon::{Place, build};
 
 /// The example's bundle, and its model.
-const ID: &str = "python-example";
+pub(crate) const ID: &str = "python-example";
 const MODEL: &str = "python-example/hashed";
 
 /// Glances that make no test slow, and waits between deaths that do not either.
@@ -44,14 +44,14 @@ fn place_where(plugins: &str, bounds: &str) -> (Place, PathBuf) {
 }
 
 /// Copies a bundle of this build into a folder under a name that discovery does not look at. [`drop_in`] shows it.
-fn prepare(plugins: &Path, id: &str) -> PathBuf {
+pub(crate) fn prepare(plugins: &Path, id: &str) -> PathBuf {
     let hidden = plugins.join(format!(".{id}"));
     copy_tree(&build().join("bundles").join(id), &hidden);
     hidden
 }
 
 /// Puts a prepared bundle in its place in one step, and gives the one that was there away.
-fn drop_in(plugins: &Path, id: &str) {
+pub(crate) fn drop_in(plugins: &Path, id: &str) {
     let (hidden, place, old) = (
         plugins.join(format!(".{id}")),
         plugins.join(id),
@@ -82,7 +82,7 @@ fn copy_tree(from: &Path, to: &Path) {
 }
 
 /// Replaces a piece of a bundle's file.
-fn edit(bundle: &Path, file: &str, from: &str, to: &str) {
+pub(crate) fn edit(bundle: &Path, file: &str, from: &str, to: &str) {
     let path = bundle.join(file);
     let text = fs::read_to_string(&path).expect("a text");
     assert!(text.contains(from), "{file} has no {from:?}");

@@ -84,12 +84,20 @@ fn a_probe_opens_a_lane_and_its_report_survives_a_restart() {
     assert!(daemon.stop().success());
 }
 
+/// How many steps the job of a probe has done.
+pub(super) fn steps(view: &Value) -> u64 {
+    match view["progress"]["unit"].as_str() {
+        Some("steps") => view["progress"]["done"].as_u64().expect("a count"),
+        _ => 0,
+    }
+}
+
 /// Waits until the probe of `started` has answered a step.
-fn steps_taken(client: &mut Client, started: &Value) {
+pub(super) fn steps_taken(client: &mut Client, started: &Value) {
     let bound = std::time::Instant::now() + HANG;
     loop {
         let view = client.ok("job.status", &json!({"job_id": started["job_id"]}));
-        if view["progress"]["unit"] == "steps" && view["progress"]["done"].as_u64() > Some(0) {
+        if steps(&view) > 0 {
             return;
         }
         assert!(std::time::Instant::now() < bound, "no step is taken: {view}");

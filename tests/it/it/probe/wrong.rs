@@ -24,7 +24,6 @@ const FAULTS: [(&str, &str); 11] = [
 /// Proves CERT-01, CERT-02, CERT-11, FPR-04, TEST-40: each wrong engine fails at its gate and serves nothing; the same
 /// engine without the fault is certified against references that are not ours.
 #[test]
-#[ignore = "red: the toy record of this test says nothing of normalisation, its references do"]
 fn each_wrong_engine_fails_at_its_gate_and_stays_closed() {
     for (fault, expected) in [("none", "")].into_iter().chain(FAULTS) {
         let place = place_of_referenced_toy(&[("fault", fault)]);

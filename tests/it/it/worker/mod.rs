@@ -175,7 +175,7 @@ pub(crate) fn signal(pid: u32, signal: Signal) {
 }
 
 /// Waits until something holds.
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let bound = Instant::now() + HANG;
     while !holds() {
         assert!(Instant::now() < bound, "never: {what}");
