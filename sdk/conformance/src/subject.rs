@@ -92,6 +92,9 @@ pub(crate) struct Golden {
     pub(crate) ids: Vec<Vec<i32>>,
     #[serde(default)]
     pub(crate) doc_starts: Vec<u32>,
+    /// The segment of each id; without them all are 0.
+    #[serde(default)]
+    pub(crate) type_ids: Vec<Vec<i32>>,
     /// A vector an item, or a list of one score an item.
     #[serde(default)]
     pub(crate) expect: Vec<Vec<f32>>,
@@ -157,6 +160,18 @@ impl Subject {
         }) {
             return Err(wrong(&format!("test {:?} has no ids or expects nothing", test.name)));
         }
+        let uneven = |test: &&Golden| {
+            let (starts, ids) = (&test.doc_starts, &test.ids);
+            let lengths = |items: &[Vec<i32>]| items.iter().map(Vec::len).collect::<Vec<_>>();
+            !starts.is_empty() && starts.len() != ids.len()
+                || !test.type_ids.is_empty() && lengths(&test.type_ids) != lengths(ids)
+        };
+        if let Some(test) = file.tests.iter().find(uneven) {
+            return Err(wrong(&format!(
+                "test {:?}: doc_starts has one number an item, type_ids one an id",
+                test.name
+            )));
+        }
         let tests = file.tests;
         Ok(Self {
             models,
@@ -196,6 +211,18 @@ mod tests {
             (
                 "schema = 1\n[[test]]\nname = \"t\"\nkind = \"embed\"\nids = [[1]]\n".to_owned(),
                 "expects nothing",
+            ),
+            (
+                "schema = 1\n[[test]]\nname = \"t\"\nkind = \"rerank\"\nids = [[1, 2]]\ntype_ids = [[0]]\n\
+                 expect = [[1.0]]\n"
+                    .to_owned(),
+                "type_ids one an id",
+            ),
+            (
+                "schema = 1\n[[test]]\nname = \"t\"\nkind = \"rerank\"\nids = [[1, 2]]\ndoc_starts = [1, 1]\n\
+                 expect = [[1.0]]\n"
+                    .to_owned(),
+                "doc_starts has one number an item",
             ),
         ];
         for (text, words) in bad {
