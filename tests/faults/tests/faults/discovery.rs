@@ -487,8 +487,16 @@ fn crashes_are_quarantined() {
 fn bad_descriptors_are_refused_by_field() {
     use RefusalReason as Reason;
     let table = [
-        ("describe-wrong-id", Reason::IdMismatch, "its descriptor"),
-        ("describe-wrong-version", Reason::VersionMismatch, "9.9.9"),
+        (
+            "describe-wrong-id",
+            Reason::IdMismatch,
+            "the manifest's id is \"liar\" and that of its descriptor is \"another\"",
+        ),
+        (
+            "describe-wrong-version",
+            Reason::VersionMismatch,
+            "the manifest's version is 0.1.0 and that of its descriptor is 9.9.9",
+        ),
         ("describe-no-semver", Reason::DescriptorInvalid, "package_version"),
         (
             "describe-nothing",
