@@ -15,14 +15,18 @@ use crate::{
     plugin::Plugin,
 };
 
-/// Why an engine or a model is not there.
-fn missing(kind: &str) -> Error {
-    Error::unsupported(format!("the plugin offers no {kind} engine"))
-}
-
-/// The files of a test; a file that cannot be looked at is the test's own fault.
-fn files(files: &[(&str, &Path)]) -> Result<api::ValidatedArtifact, Error> {
-    artifact(files).map_err(|error| Error::invalid_argument(format!("a file of the test: {error}")))
+/// An engine that the plugin offers, and the model that its `load` makes of a test's files. A file that cannot be looked
+/// at is the test's own fault.
+fn loaded<E>(
+    offered: Option<E>,
+    kind: &str,
+    roles: &[(&str, &Path)],
+    load: impl FnOnce(&E, &api::CallContext<'_>, &api::ValidatedArtifact) -> Result<LoadedModel, Error>,
+) -> Result<(E, LoadedModel), Error> {
+    let engine = offered.ok_or_else(|| Error::unsupported(format!("the plugin offers no {kind} engine")))?;
+    let files = artifact(roles).map_err(|error| Error::invalid_argument(format!("a file of the test: {error}")))?;
+    let model = load(&engine, &FakeCall::new(1).context(), &files)?;
+    Ok((engine, model))
 }
 
 /// Offsets of items laid back to back.
@@ -53,10 +57,10 @@ impl Embedding {
         roles: &[(&str, &Path)],
         settings: &RuntimeConfig,
     ) -> Result<Self, Error> {
-        let engine = plugin.open_embed(host.host(), "{}")?.ok_or_else(|| missing("embed"))?;
-        let model = engine
-            .load(&FakeCall::new(1).context(), &files(roles)?, settings)
-            .into_result()?;
+        let offered = plugin.open_embed(host.host(), "{}")?;
+        let (engine, model) = loaded(offered, "embed", roles, |engine, call, files| {
+            Ok(engine.load(call, files, settings).into_result()?)
+        })?;
         Ok(Self { engine, model })
     }
 
@@ -119,12 +123,10 @@ impl Reranking {
         roles: &[(&str, &Path)],
         settings: &RuntimeConfig,
     ) -> Result<Self, Error> {
-        let engine = plugin
-            .open_rerank(host.host(), "{}")?
-            .ok_or_else(|| missing("rerank"))?;
-        let model = engine
-            .load(&FakeCall::new(1).context(), &files(roles)?, settings)
-            .into_result()?;
+        let offered = plugin.open_rerank(host.host(), "{}")?;
+        let (engine, model) = loaded(offered, "rerank", roles, |engine, call, files| {
+            Ok(engine.load(call, files, settings).into_result()?)
+        })?;
         Ok(Self { engine, model })
     }
 
@@ -177,12 +179,10 @@ impl Generation {
         roles: &[(&str, &Path)],
         settings: &RuntimeConfig,
     ) -> Result<Self, Error> {
-        let engine = plugin
-            .open_generate(host.host(), "{}")?
-            .ok_or_else(|| missing("generate"))?;
-        let model = engine
-            .load(&FakeCall::new(1).context(), &files(roles)?, settings)
-            .into_result()?;
+        let offered = plugin.open_generate(host.host(), "{}")?;
+        let (engine, model) = loaded(offered, "generate", roles, |engine, call, files| {
+            Ok(engine.load(call, files, settings).into_result()?)
+        })?;
         Ok(Self { engine, model })
     }
 

@@ -67,32 +67,14 @@ fn own_remark(plugin: &PluginEntry) -> String {
 
 #[cfg(test)]
 mod tests {
-    use synapse_client::wire::{ModelKind, Placement, PluginEngine, PluginPending};
+    use synapse_client::wire::{Placement, PluginPending};
 
+    use super::super::sample;
     use super::*;
 
     #[test]
     fn a_refused_bundle_says_why_and_a_ready_one_what_it_offers() {
-        let ready = PluginEntry {
-            id: "owned".to_owned(),
-            version: Some("0.1.0".to_owned()),
-            dir: "/p/owned".to_owned(),
-            digest: Some("ab".to_owned()),
-            status: PluginStatus::Ready,
-            reason: None,
-            message: None,
-            engines: vec![PluginEngine {
-                engine: "owned".to_owned(),
-                version: "1".to_owned(),
-                kind: ModelKind::Embed,
-                format: "safetensors".to_owned(),
-                dtype: "f32".to_owned(),
-                preempt: "checkpoint".to_owned(),
-            }],
-            placement: Some(Placement::InProcess),
-            promotable: true,
-            pending: None,
-        };
+        let ready = sample();
         let apart = PluginEntry {
             id: "apart".to_owned(),
             message: Some("its digest is not in the trust file".to_owned()),

@@ -113,3 +113,29 @@ fn status_cell(plugin: &PluginEntry) -> Cell {
     let (tone, word) = status_word(plugin);
     Cell::new(tone, word)
 }
+
+/// A bundle that serves inside the daemon.
+#[cfg(test)]
+fn sample() -> PluginEntry {
+    use synapse_client::wire::{ModelKind, PluginEngine};
+    PluginEntry {
+        id: "owned".to_owned(),
+        version: Some("0.1.0".to_owned()),
+        dir: "/p/owned".to_owned(),
+        digest: Some("ab".to_owned()),
+        status: PluginStatus::Ready,
+        reason: None,
+        message: None,
+        engines: vec![PluginEngine {
+            engine: "owned".to_owned(),
+            version: "1".to_owned(),
+            kind: ModelKind::Embed,
+            format: "safetensors".to_owned(),
+            dtype: "f32".to_owned(),
+            preempt: "checkpoint".to_owned(),
+        }],
+        placement: Some(Placement::InProcess),
+        promotable: true,
+        pending: None,
+    }
+}

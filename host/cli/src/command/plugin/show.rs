@@ -65,36 +65,21 @@ fn render(plugin: &PluginEntry, _: Style) -> String {
 
 #[cfg(test)]
 mod tests {
-    use synapse_client::wire::{PluginEngine, PluginPending, PluginStatus};
+    use synapse_client::wire::PluginPending;
 
+    use super::super::sample;
     use super::*;
 
     #[test]
     fn a_bundle_with_new_files_that_wait() {
         let plugin = PluginEntry {
-            id: "owned".to_owned(),
-            version: Some("0.1.0".to_owned()),
-            dir: "/p/owned".to_owned(),
-            digest: Some("ab".to_owned()),
-            status: PluginStatus::Ready,
-            reason: None,
-            message: None,
-            engines: vec![PluginEngine {
-                engine: "owned".to_owned(),
-                version: "1".to_owned(),
-                kind: ModelKind::Embed,
-                format: "safetensors".to_owned(),
-                dtype: "f32".to_owned(),
-                preempt: "checkpoint".to_owned(),
-            }],
-            placement: Some(Placement::InProcess),
-            promotable: true,
             pending: Some(PluginPending {
                 version: Some("0.2.0".to_owned()),
                 digest: Some("cd".to_owned()),
                 reason: "needs_restart".to_owned(),
                 message: "version 0.2.0 waits".to_owned(),
             }),
+            ..sample()
         };
         assert_eq!(
             render(&plugin, Style::plain()),
