@@ -6,11 +6,10 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use synapse_loader::process::{Command, spawner};
+use synapse_loader::process::Command;
 
-use super::{PERMANENT, assert_kept, assert_refused, done_job};
+use super::{PERMANENT, assert_kept, assert_refused, done_job, sqlite};
 use crate::jobs::{MODEL, alone, place, serving};
-use crate::support::HANG;
 use crate::support::client::{Client, code};
 use crate::support::daemon::Place;
 
@@ -29,15 +28,13 @@ fn put(place: &Place, bytes: &[u8]) {
     fs::write(store(place), bytes).expect("writes");
 }
 
-/// Python's own SQLite brings everything into the one file that is damaged afterwards: the last to close a store folds
-/// its log in.
+/// Brings everything into the one file that is damaged afterwards: the last to close a store folds its log in.
 fn fold(place: &Place) {
-    let script = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('PRAGMA user_version'); c.close()";
-    let command = Command::new("python3").args(["-c", script]).arg(store(place));
-    let command = command.inherit_env("PATH").inherit_env("HOME");
-    let child = spawner().spawn(command).expect("python3 starts");
-    let ended = child.wait_with_output(HANG).expect("python3 ends");
-    assert!(ended.status.success());
+    sqlite(
+        Command::new("python3"),
+        &store(place),
+        "store.execute('PRAGMA user_version'); store.close()",
+    );
     assert!(!place.data().join("store.db-wal").exists(), "the log was folded in");
 }
 

@@ -8,9 +8,13 @@ mod locked;
 #[cfg(target_os = "linux")]
 mod room;
 
+use std::path::Path;
+
 use serde_json::Value;
+use synapse_loader::process::{Command, spawner};
 
 use crate::jobs::{Walk, end, result, start, walk};
+use crate::support::HANG;
 use crate::support::client::Client;
 use crate::support::daemon::{Place, Refused};
 
@@ -48,4 +52,14 @@ fn assert_refused(place: &Place, code: i32, words: &[&str]) -> Refused {
         assert!(refused.words.contains(word), "{word}: {}", refused.words);
     }
     refused
+}
+
+/// Lets SQLite, as `python3` has it, do something with a `store` that no daemon has open.
+fn sqlite(python3: Command, path: &Path, script: &str) {
+    let script = format!("import os, sqlite3, sys\nstore = sqlite3.connect(sys.argv[1])\n{script}");
+    let command = python3.args(["-c", &script]).arg(path);
+    let command = command.inherit_env("PATH").inherit_env("HOME");
+    let child = spawner().spawn(command).expect("python3 starts");
+    let ended = child.wait_with_output(HANG).expect("python3 ends");
+    assert!(ended.status.success());
 }

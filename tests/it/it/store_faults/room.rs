@@ -1,8 +1,8 @@
 //! A file system that is full, and one that is read-only.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{PERMANENT, TRANSIENT, assert_kept, assert_refused, done_job};
+use super::{PERMANENT, TRANSIENT, assert_kept, assert_refused, done_job, sqlite};
 use crate::jobs::{
     MODEL, TEXTS, Walk, alone, creation, end, job_id, place, result, serving, start_large, status, walk,
 };
@@ -31,6 +31,12 @@ fn mounted(test: &str) -> Option<(Place, Mount)> {
     }
 }
 
+/// More than the log of the store has room for where a page did not fit.
+fn long_texts() -> Value {
+    let item = |n: usize| json!({"id": n.to_string(), "text": TEXTS[n % TEXTS.len()].repeat(20)});
+    (0..5_000).map(item).collect()
+}
+
 /// A large job that is under way, with its first pages, when the file system is full; the job waits for room.
 fn filled(mount: &Mount, daemon: &Daemon, client: &mut Client) -> String {
     let id = start_large(client, "large", MANY);
@@ -44,7 +50,6 @@ fn filled(mount: &Mount, daemon: &Daemon, client: &mut Client) -> String {
 
 /// A job whose page finds no room waits and goes on; what was committed is read meanwhile, and queries need no disk.
 #[test]
-#[ignore = "red: not looked into yet"]
 fn a_full_file_system_loses_nothing() {
     let Some((place, mount)) = mounted("a_full_file_system_loses_nothing") else {
         return;
@@ -52,8 +57,10 @@ fn a_full_file_system_loses_nothing() {
     let (daemon, mut client) = serving(&place);
     let expected = alone(&mut client);
     let (done, pages) = done_job(&mut client, &expected);
+    let other = job_id(&client.ok("job.create", &creation("other")));
     let id = filled(&mount, &daemon, &mut client);
-    let (code, error) = client.fails("job.create", &creation("other"));
+    let append = json!({"job_id": other, "seq": 0, "items": long_texts()});
+    let (code, error) = client.fails("job.append", &append);
     assert_eq!(code, "storage_failed", "{error}");
     let words = error["message"].as_str().expect("words");
     assert!(
@@ -64,6 +71,11 @@ fn a_full_file_system_loses_nothing() {
     let params = json!({"model": MODEL, "text": TEXTS[0], "role": "document", "encoding": "base64"});
     assert_eq!(client.ok("embed.query", &params)["vectors"][0], *expected[0]);
     mount.free();
+    assert_eq!(
+        client.ok("job.append", &append)["kept"],
+        true,
+        "nothing of it was kept before"
+    );
     assert_eq!(end(&mut client, &id)["state"], "done");
     let mut seen = Walk::new(&expected);
     walk(&mut client, &id, &mut seen);
@@ -73,7 +85,6 @@ fn a_full_file_system_loses_nothing() {
 
 /// Killed while there is no room, started while there is none, started again when there is.
 #[test]
-#[ignore = "red: with 96 MiB the start is not refused; not looked into yet"]
 fn a_start_without_room_says_so_and_succeeds_later() {
     let Some((place, mount)) = mounted("a_start_without_room_says_so_and_succeeds_later") else {
         return;
@@ -86,6 +97,13 @@ fn a_start_without_room_says_so_and_succeeds_later() {
         .map(|page| result(&mut client, &id, page)["content"].take())
         .collect();
     daemon.kill();
+    // A log has room for a small write where a page did not fit, and so has its index, which every start makes anew. With
+    // an empty log and the smallest index a start has none.
+    mount.free();
+    let smallest = "store.execute('PRAGMA user_version').fetchall(); store.close()\n\
+                    store = sqlite3.connect(sys.argv[1]); store.execute('PRAGMA user_version').fetchall(); os._exit(0)";
+    // By its path in the namespace: SQLite resolves the one through /proc to a file outside of it.
+    sqlite(mount.enter("python3"), &place.data().join("store.db"), smallest);
     mount.fill();
     assert_refused(&place, TRANSIENT, &["no space is left"]);
 

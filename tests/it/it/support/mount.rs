@@ -66,6 +66,13 @@ impl Mount {
         format!("exec nsenter --mount=/proc/{}/ns/mnt \"$0\" \"$@\"", self.holder.pid())
     }
 
+    /// A program inside the namespace.
+    pub fn enter(&self, program: &str) -> Command {
+        Command::new("nsenter")
+            .arg(format!("--mount=/proc/{}/ns/mnt", self.holder.pid()))
+            .arg(program)
+    }
+
     /// A file of the data directory, as this process reaches it.
     pub fn file(&self, name: &str) -> PathBuf {
         let data = self.data.strip_prefix("/").expect("is absolute");
@@ -89,9 +96,9 @@ impl Mount {
 
     /// Mounts it again, read-only (`ro`) or not (`rw`). Nothing may have a file of it open for writing.
     pub fn remount(&self, mode: &str) {
-        let command = Command::new("nsenter")
-            .arg(format!("--mount=/proc/{}/ns/mnt", self.holder.pid()))
-            .args(["mount", "-o", &format!("remount,{mode}")])
+        let command = self
+            .enter("mount")
+            .args(["-o", &format!("remount,{mode}")])
             .arg(&self.data)
             .stderr(Output::Capture { limit: 1 << 16 });
         let child = spawner().spawn(command).expect("nsenter starts");
