@@ -6,9 +6,9 @@
 //! | series | what it tries |
 //! |---|---|
 //! | `Query` | the corpus' queries and a part of its texts through the query path |
-//! | `Corpus` | the corpus in batches as the scheduler packs them, longest first |
+//! | `Corpus` | the corpus, a part of its long texts, in batches as the scheduler packs them, longest first |
 //! | `Length` | texts cut to every length up to 64 tokens, then around the powers of two up to the bound, alone |
-//! | `Ramp` | the same in batches of mixed lengths |
+//! | `Ramp` | a part of the same in batches of mixed lengths |
 //! | `Even`, `Mixed` | a few texts in batches of each power of two and one more, among short and among long ones |
 //! | `Corner` | the most items with the most tokens; the longest items together |
 //! | `Trial` | the same calls again, and with other thread counts |
@@ -35,13 +35,19 @@ const WITNESSES: usize = 16;
 /// The longest of them, and the neighbour that `Mixed` puts beside them, in tokens.
 const WITNESS_TOKENS: u32 = 64;
 const NEIGHBOUR_TOKENS: u32 = 128;
-/// Of the corpus' texts every so many-th goes through the query path too.
+/// Texts from this many tokens on are long. They are few, and most of a probe's work.
+const LONG_TOKENS: u32 = 128;
+/// What is computed a second time takes every so many-th of what it could take: texts through the query path, long texts
+/// there and in batches, lengths in batches.
 const QUERY_PATH_EVERY: usize = 4;
-/// Timed calls of each query length (OQ-26), and of each batch size.
-const TIMED_QUERIES: usize = 30;
-const TIMED_BATCHES: usize = 5;
-/// Tokens of a timed query, and of each text of a timed batch.
-const QUERY_TOKENS: [u32; 4] = [8, 32, 128, 512];
+const LONG_EVERY: usize = 8;
+const RAMP_EVERY: usize = 3;
+/// Tokens of a timed query, and its calls: as many as OQ-26 asks for where they are cheap, fewer of the long ones.
+const QUERY_CALLS: [(u32, usize); 4] = [(8, 30), (32, 30), (128, 10), (512, 5)];
+/// Timed calls of each batch size; items of a batch, and tokens of each.
+const TIMED_BATCHES: usize = 3;
+/// Timed generations.
+const TIMED_GENERATIONS: usize = 8;
 const BATCH_ITEMS: [u32; 3] = [1, 8, 32];
 const BATCH_ITEM_TOKENS: u32 = 32;
 /// The shortest composed text: a word between two special tokens.
@@ -184,8 +190,8 @@ impl Layout {
         self.corpus_items = self.items.len();
         self.add_shapes(SHORTEST_TEXT);
         let longest = self.bounds.max_tokens;
-        for tokens in QUERY_TOKENS.into_iter().filter(|tokens| *tokens <= longest) {
-            self.add_timed(Workload::Query { tokens }, tokens, 1, TIMED_QUERIES);
+        for (tokens, calls) in QUERY_CALLS.into_iter().filter(|(tokens, _)| *tokens <= longest) {
+            self.add_timed(Workload::Query { tokens }, tokens, 1, calls);
         }
         let tokens = BATCH_ITEM_TOKENS.min(longest);
         let bounds = self.bounds;
@@ -208,8 +214,8 @@ impl Layout {
         self.texts = self.items.len();
         self.add_shapes(SHORTEST_PAIR);
         let possible = SHORTEST_PAIR..=self.bounds.max_tokens;
-        for tokens in QUERY_TOKENS.into_iter().filter(|tokens| possible.contains(tokens)) {
-            self.add_timed(Workload::Pair { tokens }, tokens, 1, TIMED_QUERIES);
+        for (tokens, calls) in QUERY_CALLS.into_iter().filter(|(tokens, _)| possible.contains(tokens)) {
+            self.add_timed(Workload::Pair { tokens }, tokens, 1, calls);
         }
     }
 
@@ -225,7 +231,7 @@ impl Layout {
         let long = self.add(&text, None, 0);
         self.corner = vec![long];
         let from = self.items.len();
-        for number in 0..TIMED_BATCHES {
+        for number in 0..TIMED_GENERATIONS {
             let text = Corpus::builtin().composed(TIMED_FROM + number, 6);
             self.add(&text, None, 0);
         }
@@ -238,9 +244,9 @@ impl Layout {
         let mut lengths: Vec<u32> = (shortest..=WITNESS_TOKENS.min(longest)).collect();
         let powers = std::iter::successors(Some(128u32), |power| power.checked_mul(2));
         for power in powers.take_while(|power| *power <= longest) {
-            lengths.extend([power - power / 4, power - 1, power, power + 1]);
+            lengths.extend([power - 1, power, power + 1]);
         }
-        lengths.extend([longest - longest / 4, longest.saturating_sub(1), longest]);
+        lengths.extend([longest.saturating_sub(1), longest]);
         lengths.retain(|length| (shortest..=longest).contains(length));
         lengths.sort_unstable();
         lengths.dedup();
@@ -302,6 +308,8 @@ impl Layout {
         let known: Vec<usize> = (0..self.corpus_items)
             .filter(|item| tokens.get(*item).is_some_and(|n| *n > 0))
             .collect();
+        let is_long = |item: &usize| tokens[*item] >= LONG_TOKENS;
+        let long: Vec<usize> = known.iter().copied().filter(is_long).step_by(LONG_EVERY).collect();
         let mut asks = Vec::new();
         if self.kind == Kind::Embed {
             let query = |item: &usize| Ask {
@@ -309,14 +317,14 @@ impl Layout {
                 ..self.ask(Series::Query, vec![*item])
             };
             let queries = known.iter().filter(|item| **item >= self.texts);
-            let texts = known
-                .iter()
-                .filter(|item| **item < self.texts)
-                .step_by(QUERY_PATH_EVERY);
+            let texts = known.iter().filter(|item| **item < self.texts && !is_long(item));
+            let texts = texts.step_by(QUERY_PATH_EVERY).chain(&long);
             asks.extend(texts.chain(queries).map(query));
         }
-        let counts: Vec<u32> = known.iter().map(|item| tokens[*item]).collect();
-        asks.extend(self.packed(Series::Corpus, &known, &counts, most));
+        let mut batched: Vec<usize> = known.iter().copied().filter(|item| !is_long(item)).collect();
+        batched.extend(&long);
+        let counts: Vec<u32> = batched.iter().map(|item| tokens[*item]).collect();
+        asks.extend(self.packed(Series::Corpus, &batched, &counts, most));
         asks.extend(self.lengths.iter().map(|item| self.ask(Series::Length, vec![*item])));
         asks.extend(self.ramp(most));
         let witnesses = self.witnesses(&known, tokens);
@@ -365,14 +373,15 @@ impl Layout {
 
     /// The exact lengths in batches, short and long in turn.
     fn ramp(&self, most: u64) -> Vec<Ask> {
-        let mut order: Vec<usize> = Vec::with_capacity(self.lengths.len());
-        let (mut low, mut high) = (0, self.lengths.len());
+        let lengths: Vec<usize> = self.lengths.iter().copied().step_by(RAMP_EVERY).collect();
+        let mut order: Vec<usize> = Vec::with_capacity(lengths.len());
+        let (mut low, mut high) = (0, lengths.len());
         while low < high {
-            order.push(self.lengths[low]);
+            order.push(lengths[low]);
             low += 1;
             if low < high {
                 high -= 1;
-                order.push(self.lengths[high]);
+                order.push(lengths[high]);
             }
         }
         let most = BATCH_TOKENS.min(most);
