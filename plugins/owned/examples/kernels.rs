@@ -7,7 +7,7 @@
 use std::io::Write;
 
 use synapse_owned::kernel::attention::{self, Head, Span};
-use synapse_owned::kernel::buffer::Buffer;
+use synapse_owned::kernel::buffer::{Arena, Buffer};
 use synapse_owned::kernel::gemm::{Epilogue, Gemm};
 use synapse_owned::kernel::isa::{Isa, Kernels};
 use synapse_owned::kernel::lanes::LANES;
@@ -77,7 +77,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("context, 12 rows of 256 tokens", 12, 256, 32),
     ];
     for (name, rows, k, columns) in shapes {
-        let layer = PackedLinear::zeroed(k, columns, Arithmetic::F32)?;
+        let layer = PackedLinear::zeroed(&mut Arena::default(), (k, columns), Arithmetic::F32)?;
         let Panels::Floats(panels) = layer.panels() else {
             return Err("the layer is of floats".into());
         };

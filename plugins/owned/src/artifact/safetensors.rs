@@ -16,6 +16,7 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 
 use super::what_it_looks_like;
 use crate::error::{OwnedError, Result};
+use crate::kernel::lanes::LANES;
 
 /// The longest header that is read. A tensor takes about 120 bytes of it.
 const HEADER_LIMIT: u64 = 8 << 20;
@@ -59,6 +60,9 @@ pub struct SafeTensors {
     file: File,
     data_start: u64,
     entries: HashMap<String, Entry>,
+    /// What was read last, kept for the next read.
+    values: Vec<f32>,
+    bytes: Vec<u8>,
 }
 
 impl SafeTensors {
@@ -124,6 +128,8 @@ impl SafeTensors {
             file,
             data_start,
             entries,
+            values: Vec::new(),
+            bytes: Vec::new(),
         })
     }
 
@@ -155,49 +161,52 @@ impl SafeTensors {
         self.float_entry(name, shape).map(drop)
     }
 
-    /// Reads a float tensor as f32 and hands it out row by row (rows of the last dimension).
+    /// Reads some rows of a float tensor as f32 (rows of the last dimension) and hands them out in whole rows, several
+    /// at once: the number of the first, counted from 0 for the first that was asked for, and the values.
     ///
     /// # Errors
     /// As [`Self::require`]; a value that is not finite; a read error.
-    pub fn read_rows(&mut self, name: &str, shape: &[usize], row: impl FnMut(usize, &[f32])) -> Result<()> {
-        let width = shape.last().copied().unwrap_or(1).max(1);
-        self.read_some_rows(name, shape, 0..shape.iter().product::<usize>() / width, row)
-    }
-
-    /// The same for some of the tensor's rows; the first that is handed out has the number 0.
-    ///
-    /// # Errors
-    /// As [`Self::read_rows`].
     ///
     /// # Panics
     /// When the rows are not all of the tensor's (a bug of the caller, not of a file).
-    pub fn read_some_rows(
+    pub fn read_rows(
         &mut self,
         name: &str,
         shape: &[usize],
         some: Range<usize>,
-        mut row: impl FnMut(usize, &[f32]),
+        mut rows: impl FnMut(usize, &[f32]),
     ) -> Result<()> {
         let (begin, float) = self.float_entry(name, shape)?;
         let width = shape.last().copied().unwrap_or(1).max(1);
         assert!(some.start <= some.end && some.end <= shape.iter().product::<usize>() / width);
         let begin = begin + (some.start * width * float.bytes()) as u64;
-        let rows = some.len();
         let read = |source| OwnedError::Read {
             path: self.path.clone(),
             source,
         };
         self.file.seek(SeekFrom::Start(self.data_start + begin)).map_err(read)?;
-        let rows_per_chunk = (CHUNK_VALUES / width).max(1);
-        let mut bytes = vec![0; rows_per_chunk * width * float.bytes()];
-        let mut values = vec![0.0; rows_per_chunk * width];
-        for first in (0..rows).step_by(rows_per_chunk) {
-            let count = rows_per_chunk.min(rows - first) * width;
-            let bytes = &mut bytes[..count * float.bytes()];
-            let values = &mut values[..count];
-            self.file.read_exact(bytes).map_err(read)?;
-            widen(float, bytes, values);
-            if let Some(at) = values.iter().position(|value| !value.is_finite()) {
+        // Whole panels of a layer, where they are that short.
+        let at_once = match CHUNK_VALUES / width {
+            0 => 1,
+            few @ 1..LANES => few,
+            many => many / LANES * LANES,
+        };
+        for first in (0..some.len()).step_by(at_once) {
+            let count = at_once.min(some.len() - first) * width;
+            if self.values.len() < count {
+                self.values.resize(count, 0.0);
+            }
+            let values = &mut self.values[..count];
+            if float == FloatType::F32 {
+                self.file.read_exact(bytes_of(values)).map_err(read)?;
+                let native = |value: &mut f32| *value = f32::from_bits(u32::from_le(value.to_bits()));
+                values.iter_mut().for_each(native);
+            } else {
+                self.bytes.resize(count * float.bytes(), 0);
+                self.file.read_exact(&mut self.bytes).map_err(read)?;
+                widen(float, &self.bytes, values);
+            }
+            if let Some(at) = first_not_finite(values) {
                 return Err(OwnedError::Tensor {
                     path: self.path.clone(),
                     tensor: name.to_owned(),
@@ -208,9 +217,7 @@ impl SafeTensors {
                     ),
                 });
             }
-            for (index, values) in values.chunks_exact(width).enumerate() {
-                row(first + index, values);
-            }
+            rows(first, values);
         }
         Ok(())
     }
@@ -244,13 +251,27 @@ impl SafeTensors {
     }
 }
 
+/// The memory of values, to be filled with what a file has.
+const fn bytes_of(values: &mut [f32]) -> &mut [u8] {
+    // SAFETY: the same bytes, exclusively borrowed; every pattern of them is an f32.
+    unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values)) }
+}
+
+/// Where the first infinity or NaN is. Without a branch for each value: a file has millions, and none of these.
+fn first_not_finite(values: &[f32]) -> Option<usize> {
+    const INFINITY: i32 = f32::INFINITY.to_bits().cast_signed();
+    let magnitude = |value: &f32| (value.to_bits() & !(1 << 31)).cast_signed();
+    let largest = values.iter().fold(0, |largest, value| magnitude(value).max(largest));
+    if largest < INFINITY {
+        return None;
+    }
+    values.iter().position(|value| !value.is_finite())
+}
+
+/// Both halves-sized types as f32.
 fn widen(float: FloatType, bytes: &[u8], values: &mut [f32]) {
     match float {
-        FloatType::F32 => {
-            for (value, bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
-                *value = f32::from_le_bytes(*bytes);
-            }
-        }
+        FloatType::F32 => unreachable!("read in place"),
         FloatType::F16 => {
             for (value, bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
                 *value = half::f16::from_le_bytes(*bytes).to_f32();
@@ -423,7 +444,7 @@ mod tests {
         assert_eq!(tensors.names(), ["a", "b", "none"]);
         let mut rows = Vec::new();
         tensors
-            .read_rows("a", &[1, 2], |index, row| rows.push((index, row.to_vec())))
+            .read_rows("a", &[1, 2], 0..1, |first, values| rows.push((first, values.to_vec())))
             .unwrap();
         assert_eq!(rows, [(0, vec![0.0, 0.0])]);
     }

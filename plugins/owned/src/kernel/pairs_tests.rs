@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 
-use super::buffer::Buffer;
+use super::buffer::{Arena, Buffer};
 use super::gemm::Epilogue;
 use super::isa::{Isa, Kernels};
 use super::lanes::LANES;
@@ -22,10 +22,9 @@ struct Product {
 impl Product {
     fn new(rows: usize, k: usize, columns: usize, mut next: impl FnMut() -> f32) -> Self {
         let weights: Vec<Vec<f32>> = (0..columns).map(|_| (0..k).map(|_| next()).collect()).collect();
-        let mut layer = PackedLinear::zeroed(k, columns, Arithmetic::S16).unwrap();
-        for (column, weights) in weights.iter().enumerate() {
-            layer.set_output(column, weights, 0.5, 1.0, |input| input);
-        }
+        let mut layer = PackedLinear::zeroed(&mut Arena::default(), (k, columns), Arithmetic::S16).unwrap();
+        let bias = vec![0.5; columns];
+        layer.set_outputs(&weights.concat(), &bias, 1.0, |output| output, |input| input);
         Self {
             rows,
             k,

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 
 use super::attention::{self, Head, Span};
-use super::buffer::Buffer;
+use super::buffer::{Arena, Buffer};
 use super::gemm::{Epilogue, Gemm};
 use super::isa::{Isa, Kernels};
 use super::lanes::LANES;
@@ -116,10 +116,8 @@ impl Product {
         let mut next = noise(seed);
         let weights: Vec<Vec<f32>> = (0..columns).map(|_| (0..k).map(|_| next()).collect()).collect();
         let bias: Vec<f32> = (0..columns).map(|_| next()).collect();
-        let mut layer = PackedLinear::zeroed(k, columns, Arithmetic::F32).unwrap();
-        for (column, (weights, &bias)) in weights.iter().zip(&bias).enumerate() {
-            layer.set_output(column, weights, bias, 1.0, |input| input);
-        }
+        let mut layer = PackedLinear::zeroed(&mut Arena::default(), (k, columns), Arithmetic::F32).unwrap();
+        layer.set_outputs(&weights.concat(), &bias, 1.0, |output| output, |input| input);
         let width = layer.columns();
         Self {
             rows,

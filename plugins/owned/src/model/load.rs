@@ -12,7 +12,7 @@ use super::reader::{NormWeights, Progress, Reader, TensorPlan};
 use crate::artifact::modules::Pooling;
 use crate::artifact::safetensors::SafeTensors;
 use crate::error::Result;
-use crate::kernel::buffer::{Buffer, OutOfMemory};
+use crate::kernel::buffer::{Arena, Buffer, OutOfMemory};
 use crate::kernel::lanes::LANES;
 use crate::kernel::packed::{Arithmetic, PackedLinear};
 use crate::kernel::rotary::Rotary;
@@ -65,7 +65,8 @@ pub fn load(
         }
     }
     let unused = plan.unused(&tensors, prefix, blueprint.left_over);
-    let mut reader = Reader::new(tensors, prefix, (0, total), &mut *progress);
+    let mut arena = Arena::for_values(usize::try_from(total).unwrap_or(usize::MAX));
+    let mut reader = Reader::new(tensors, prefix, &mut arena, (0, total), &mut *progress);
     let shape = shape(blueprint, output, arithmetic);
     let hidden = blueprint.hidden;
 
@@ -125,7 +126,7 @@ pub fn load(
     drop(reader);
     for (index, (file, step)) in output.steps.iter().enumerate() {
         if let Some(path) = file {
-            let mut reader = Reader::new(SafeTensors::open(path)?, "", (done, total), &mut *progress);
+            let mut reader = Reader::new(SafeTensors::open(path)?, "", &mut arena, (done, total), &mut *progress);
             steps.insert(index, read_step(&mut reader, step)?);
             done = reader.done();
         }
@@ -261,7 +262,7 @@ fn read_layer(
     // A head that is normalised after its projection gets the factor there.
     let normed_after = layer.head_norms.is_some();
     let query_factor = if normed_after { 1.0 } else { blueprint.query_factor };
-    let mut qkv = PackedLinear::zeroed(shape.hidden_stride, shape.qkv_stride(), arithmetic)?;
+    let mut qkv = reader.layer(shape.hidden_stride, shape.qkv_stride(), arithmetic)?;
     let parts = [
         (&layer.query, heads, 0, query_factor),
         (&layer.key, kv_heads, heads, 1.0),
@@ -278,7 +279,7 @@ fn read_layer(
             reader.norm(key, width, 1.0)?,
         )),
     };
-    let mut attention_out = PackedLinear::zeroed(shape.heads_stride(), hidden, arithmetic)?;
+    let mut attention_out = reader.layer(shape.heads_stride(), hidden, arithmetic)?;
     let sizes = (hidden, heads * width);
     let place = |input| shape.head_place(input);
     reader.linear(
@@ -290,7 +291,7 @@ fn read_layer(
         place,
     )?;
     let mut plain = |linear, (outputs, inputs): (usize, usize), stride| -> Result<PackedLinear> {
-        let mut layer = PackedLinear::zeroed(stride, outputs, arithmetic)?;
+        let mut layer = reader.layer(stride, outputs, arithmetic)?;
         reader.linear(
             linear,
             (outputs, inputs),
@@ -325,7 +326,7 @@ fn read_layer(
 }
 
 fn read_step(reader: &mut Reader<'_>, step: &Step) -> Result<StepWeights> {
-    let mut linear = PackedLinear::zeroed(step.inputs, step.outputs, Arithmetic::F32)?;
+    let mut linear = reader.layer(step.inputs, step.outputs, Arithmetic::F32)?;
     let sizes = (step.outputs, step.inputs);
     reader.linear(&step.linear, sizes, &mut linear, 1.0, |output| output, |input| input)?;
     Ok(StepWeights {

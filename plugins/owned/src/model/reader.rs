@@ -6,9 +6,9 @@
 use super::blueprint::{Linear, Norm, NormKind};
 use crate::artifact::safetensors::SafeTensors;
 use crate::error::{OwnedError, Result};
-use crate::kernel::buffer::{Buffer, OutOfMemory};
+use crate::kernel::buffer::{Arena, Buffer, OutOfMemory};
 use crate::kernel::lanes::LANES;
-use crate::kernel::packed::PackedLinear;
+use crate::kernel::packed::{Arithmetic, PackedLinear};
 
 /// The constants of one normalisation, zeros up to the next multiple of 16.
 pub struct NormWeights {
@@ -45,19 +45,27 @@ pub type Progress<'p> = &'p mut dyn FnMut(u64, u64) -> bool;
 pub struct Reader<'r> {
     tensors: SafeTensors,
     prefix: &'static str,
+    arena: &'r mut Arena,
     done: u64,
     total: u64,
     progress: Progress<'r>,
 }
 
 impl<'r> Reader<'r> {
-    /// A reader of an open file. `prefix` stands before every name; of the `total` values of the load, `done` were read
-    /// before.
+    /// A reader of an open file into an arena. `prefix` stands before every name; of the `total` values of the load,
+    /// `done` were read before.
     #[must_use]
-    pub fn new(tensors: SafeTensors, prefix: &'static str, (done, total): (u64, u64), progress: Progress<'r>) -> Self {
+    pub fn new(
+        tensors: SafeTensors,
+        prefix: &'static str,
+        arena: &'r mut Arena,
+        (done, total): (u64, u64),
+        progress: Progress<'r>,
+    ) -> Self {
         Self {
             tensors,
             prefix,
+            arena,
             done,
             total,
             progress,
@@ -84,8 +92,24 @@ impl<'r> Reader<'r> {
         }
     }
 
-    fn read(&mut self, name: &str, shape: &[usize], row: impl FnMut(usize, &[f32])) -> Result<()> {
-        self.tensors.read_rows(&format!("{}{name}", self.prefix), shape, row)?;
+    /// A layer of zeros.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`].
+    pub fn layer(
+        &mut self,
+        inputs: usize,
+        outputs: usize,
+        arithmetic: Arithmetic,
+    ) -> std::result::Result<PackedLinear, OutOfMemory> {
+        PackedLinear::zeroed(self.arena, (inputs, outputs), arithmetic)
+    }
+
+    fn read(&mut self, name: &str, shape: &[usize], rows: impl FnMut(usize, &[f32])) -> Result<()> {
+        let width = shape.last().copied().unwrap_or(1).max(1);
+        let all = 0..shape.iter().product::<usize>() / width;
+        self.tensors
+            .read_rows(&format!("{}{name}", self.prefix), shape, all, rows)?;
         self.count(value_count(shape))
     }
 
@@ -96,11 +120,16 @@ impl<'r> Reader<'r> {
     pub fn table(&mut self, name: &str, (rows, width): (usize, usize), factor: f64) -> Result<Buffer> {
         let stride = width.next_multiple_of(LANES);
         let size = rows.checked_mul(stride).ok_or(OutOfMemory { bytes: usize::MAX })?;
-        let mut table = Buffer::zeroed(size)?;
-        self.read(name, &[rows, width], |row, values| {
-            let target = &mut table.values_mut()[row * stride..][..values.len()];
-            for (target, &value) in target.iter_mut().zip(values) {
-                *target = scaled(value, factor);
+        let mut table = self.arena.zeroed(size)?;
+        self.read(name, &[rows, width], |first, values| {
+            let targets = table.values_mut()[first * stride..].chunks_exact_mut(stride);
+            for (target, values) in targets.zip(values.chunks_exact(width)) {
+                let target = &mut target[..width];
+                target.copy_from_slice(values);
+                // A factor of 1 changes no bit.
+                if factor != 1.0 {
+                    target.iter_mut().for_each(|value| *value = scaled(*value, factor));
+                }
             }
         })?;
         Ok(table)
@@ -113,7 +142,7 @@ impl<'r> Reader<'r> {
     pub fn norm(&mut self, norm: &Norm, width: usize, factor: f64) -> Result<NormWeights> {
         let from = if norm.kind == NormKind::RmsFromOne { 1.0 } else { 0.0 };
         let mut vector = |part: &str, from: f64| -> Result<Buffer> {
-            let mut buffer = Buffer::zeroed(width.next_multiple_of(LANES))?;
+            let mut buffer = self.arena.zeroed(width.next_multiple_of(LANES))?;
             self.read(&format!("{}.{part}", norm.name), &[width], |_, values| {
                 for (target, &value) in buffer.values_mut().iter_mut().zip(values) {
                     *target = rounded((f64::from(value) + from) * factor);
@@ -125,7 +154,7 @@ impl<'r> Reader<'r> {
         let bias = if norm.bias {
             vector("bias", 0.0)?
         } else {
-            Buffer::zeroed(width.next_multiple_of(LANES))?
+            self.arena.zeroed(width.next_multiple_of(LANES))?
         };
         Ok(NormWeights {
             weight,
@@ -153,16 +182,18 @@ impl<'r> Reader<'r> {
         let mut bias = vec![0.0; outputs];
         if linear.bias {
             let name = format!("{}{}.bias", self.prefix, linear.name);
-            self.tensors.read_rows(&name, &[linear.tensor_rows], |_, values| {
-                bias.copy_from_slice(&values[linear.first..linear.first + outputs]);
-            })?;
+            self.tensors
+                .read_rows(&name, &[linear.tensor_rows], 0..1, |_, values| {
+                    bias.copy_from_slice(&values[linear.first..linear.first + outputs]);
+                })?;
             self.count(outputs as u64)?;
         }
         let name = format!("{}{}.weight", self.prefix, linear.name);
         let shape = [linear.tensor_rows, inputs];
         let some = linear.first..linear.first + outputs;
-        self.tensors.read_some_rows(&name, &shape, some, |output, weights| {
-            layer.set_output(column(output), weights, bias[output], factor, &place);
+        self.tensors.read_rows(&name, &shape, some, |first, weights| {
+            let bias = &bias[first..first + weights.len() / inputs];
+            layer.set_outputs(weights, bias, factor, |output| column(first + output), &place);
         })?;
         self.count((outputs * inputs) as u64)
     }
