@@ -5,6 +5,9 @@
 //! Every file is opened once, relative to its folder's descriptor and without following links; the bytes that are
 //! hashed are the bytes that are copied, and only the copy is looked at afterwards. A swap in the source folder can
 //! thus change what is staged, which changes the digest, and never what is loaded under a digest.
+//!
+//! A source that did not change since it was copied is not read again: its stamp then stands beside the copy. The copy
+//! itself is measured at every start. Who makes an old stamp fit a changed source gets what was in it before.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::{File, Permissions};
@@ -13,6 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use sha2::{Digest as _, Sha256};
@@ -21,6 +25,7 @@ use synapse_core::digest::Sha256Digest;
 use crate::bundle::{BundleDigest, Refusal, RefusalReason};
 use crate::error::LoaderError;
 use crate::manifest::shown;
+use crate::stamp::Stamp;
 
 /// The most files of a bundle.
 const MAX_FILES: usize = 1024;
@@ -30,6 +35,8 @@ const MAX_DEPTH: usize = 8;
 const INCOMING: &str = ".incoming-";
 /// What the engines' folders for temporary files are called.
 const SCRATCH: &str = ".scratch-";
+/// What the stamp of a copy's source is called, before the copy's digest.
+const SOURCE: &str = ".source-";
 
 /// A bundle in the staging folder.
 #[derive(Clone, Debug)]
@@ -93,6 +100,54 @@ impl StagingFolder {
     /// # Errors
     /// A [`Refusal`] with the reason that concerns the bundle: links, special files, owners, sizes, reading.
     pub fn stage(&self, source: &Path) -> Result<Staged, Refusal> {
+        self.stage_at(source, SystemTime::now())
+    }
+
+    fn stage_at(&self, source: &Path, now: SystemTime) -> Result<Staged, Refusal> {
+        // Before anything is read: a change meanwhile is another stamp.
+        let stamp = Stamp::of_settled(source, now);
+        if let Some(staged) = stamp.and_then(|stamp| self.copied_before(stamp)) {
+            return Ok(staged);
+        }
+        let staged = self.stage_anew(source)?;
+        if let Some(stamp) = stamp {
+            self.remember(stamp, staged.digest);
+        }
+        Ok(staged)
+    }
+
+    /// The copy that was made of the source with this stamp, if it is there and intact.
+    fn copied_before(&self, stamp: Stamp) -> Option<Staged> {
+        let entries = std::fs::read_dir(&self.path).ok()?;
+        let digest: BundleDigest = entries.flatten().find_map(|entry| {
+            let digest = entry.file_name().to_str()?.strip_prefix(SOURCE)?.parse().ok()?;
+            let known = std::fs::read(entry.path()).ok()?;
+            (known == stamp.to_string().as_bytes()).then_some(digest)
+        })?;
+        let dir = self.path.join(digest.to_string());
+        let measured = measured(&dir, self.max_bytes).ok()?;
+        (bundle_digest(&measured.files) == digest).then_some(Staged {
+            digest,
+            dir,
+            files: measured.files,
+            executable: measured.executable,
+        })
+    }
+
+    /// Notes what a copy was made of. Without the note the source is read again.
+    fn remember(&self, stamp: Stamp, digest: BundleDigest) {
+        let write = || {
+            let incoming = self.path.join(format!("{INCOMING}{}-source", std::process::id()));
+            std::fs::write(&incoming, stamp.to_string())?;
+            std::fs::rename(&incoming, self.path.join(format!("{SOURCE}{digest}")))
+        };
+        if let Err(error) = write() {
+            let path = self.path.display();
+            tracing::warn!(target: "synapse.maintenance", %path, %error, "the bundle will be copied again at the next start");
+        }
+    }
+
+    fn stage_anew(&self, source: &Path) -> Result<Staged, Refusal> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
         let incoming = self.path.join(format!("{INCOMING}{}-{number}", std::process::id()));
@@ -130,9 +185,12 @@ impl StagingFolder {
         })
     }
 
-    /// Removes copies whose digest is not in `keep`.
+    /// Removes copies whose digest is not in `keep`, with their sources' stamps.
     pub fn collect(&self, keep: &HashSet<BundleDigest>) {
-        self.remove_if(|name| name.parse().is_ok_and(|digest: BundleDigest| !keep.contains(&digest)));
+        self.remove_if(|name| {
+            let digest = name.strip_prefix(SOURCE).unwrap_or(name);
+            digest.parse().is_ok_and(|digest: BundleDigest| !keep.contains(&digest))
+        });
     }
 
     /// An empty private folder for the temporary files of the bundle `id`.
@@ -338,10 +396,20 @@ fn copy_hashed(input: &mut impl Read, out: &mut impl Write) -> io::Result<(Sha25
     }
 }
 
-/// Whether a staged copy still has exactly these files. It is measured again at every start: a private folder is a
-/// promise, not a proof.
+/// Whether a staged copy still has exactly these files.
 fn is_intact(dir: &Path, files: &BTreeMap<String, Sha256Digest>, max_bytes: u64) -> bool {
-    fn measure(dir: &Path, prefix: &str, left: &mut u64, found: &mut BTreeMap<String, Sha256Digest>) -> io::Result<()> {
+    measured(dir, max_bytes).is_ok_and(|measured| measured.files == *files)
+}
+
+/// What a staged copy holds. It is measured at every start: a private folder is a promise, not a proof.
+#[derive(Default)]
+struct Measured {
+    files: BTreeMap<String, Sha256Digest>,
+    executable: BTreeSet<String>,
+}
+
+fn measured(dir: &Path, max_bytes: u64) -> io::Result<Measured> {
+    fn folder(dir: &Path, prefix: &str, left: &mut u64, found: &mut Measured) -> io::Result<()> {
         for entry in std::fs::read_dir(dir)? {
             let entry = entry?;
             let name = entry.file_name();
@@ -353,20 +421,24 @@ fn is_intact(dir: &Path, files: &BTreeMap<String, Sha256Digest>, max_bytes: u64)
             };
             let kind = entry.file_type()?;
             if kind.is_dir() {
-                measure(&entry.path(), &path, left, found)?;
-            } else if kind.is_file() && found.len() < MAX_FILES {
-                let mut input = File::open(entry.path())?.take(*left + 1);
-                let (digest, bytes) = copy_hashed(&mut input, &mut io::sink())?;
+                folder(&entry.path(), &path, left, found)?;
+            } else if kind.is_file() && found.files.len() < MAX_FILES {
+                let file = File::open(entry.path())?;
+                if file.metadata()?.permissions().mode() & 0o100 != 0 {
+                    found.executable.insert(path.clone());
+                }
+                let (digest, bytes) = copy_hashed(&mut file.take(*left + 1), &mut io::sink())?;
                 *left = left.checked_sub(bytes).ok_or(io::ErrorKind::FileTooLarge)?;
-                found.insert(path, digest);
+                found.files.insert(path, digest);
             } else {
                 return Err(io::ErrorKind::InvalidData.into());
             }
         }
         Ok(())
     }
-    let (mut left, mut found) = (max_bytes, BTreeMap::new());
-    measure(dir, "", &mut left, &mut found).is_ok() && found == *files
+    let (mut left, mut found) = (max_bytes, Measured::default());
+    folder(dir, "", &mut left, &mut found)?;
+    Ok(found)
 }
 
 /// Removes a tree, also one whose folders lost their write permission.
@@ -413,174 +485,4 @@ fn unreadable(path: &str, error: io::Error) -> Refusal {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::symlink;
-
-    use super::*;
-
-    struct Rig {
-        dir: tempfile::TempDir,
-        folder: StagingFolder,
-    }
-
-    impl Rig {
-        fn new() -> Self {
-            let dir = tempfile::tempdir().unwrap();
-            let folder = StagingFolder::open(&dir.path().join("staging"), 1000).unwrap();
-            let bundle = dir.path().join("bundle");
-            std::fs::create_dir_all(bundle.join("lib")).unwrap();
-            std::fs::write(bundle.join("a"), "one").unwrap();
-            std::fs::write(bundle.join("lib/b"), "two").unwrap();
-            Self { dir, folder }
-        }
-
-        fn bundle(&self, path: &str) -> PathBuf {
-            self.dir.path().join("bundle").join(path)
-        }
-
-        fn stage(&self) -> Result<Staged, Refusal> {
-            self.folder.stage(&self.bundle(""))
-        }
-
-        fn entries(&self) -> usize {
-            std::fs::read_dir(&self.folder.path).unwrap().count()
-        }
-    }
-
-    #[test]
-    fn a_bundle_is_copied_with_its_tree_into_a_private_folder() {
-        let rig = Rig::new();
-        let staged = rig.stage().unwrap();
-        assert_eq!(std::fs::read_to_string(staged.dir.join("lib/b")).unwrap(), "two");
-        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!(mode(&rig.folder.path), 0o700);
-        assert_eq!(mode(&staged.dir), 0o700);
-        assert_eq!(mode(&staged.dir.join("lib/b")), 0o400);
-        // Computed with: printf 'synapse bundle 1\n%s  a\n%s  lib/b\n' $(printf one|sha256sum|cut -c-64) \
-        // $(printf two|sha256sum|cut -c-64) | sha256sum
-        assert_eq!(
-            staged.digest.to_string(),
-            "79d96f86ecd5ee63a74963cd154565955c9450029cd28be23fabedfe91de85d2"
-        );
-        assert_eq!(rig.stage().unwrap().digest, staged.digest);
-        assert_eq!(rig.entries(), 1, "a second staging leaves nothing behind");
-    }
-
-    #[test]
-    fn every_change_gives_another_digest() {
-        let rig = Rig::new();
-        let first = rig.stage().unwrap().digest;
-        std::fs::write(rig.bundle("a"), "One").unwrap();
-        let second = rig.stage().unwrap().digest;
-        std::fs::write(rig.bundle("a"), "one").unwrap();
-        std::fs::rename(rig.bundle("a"), rig.bundle("c")).unwrap();
-        let third = rig.stage().unwrap().digest;
-        assert!(first != second && second != third && first != third);
-        assert_eq!(rig.entries(), 3);
-        rig.folder.collect(&HashSet::from([second]));
-        assert_eq!(rig.entries(), 1);
-    }
-
-    #[test]
-    fn a_copy_that_was_changed_is_made_again() {
-        let rig = Rig::new();
-        let staged = rig.stage().unwrap();
-        let file = staged.dir.join("a");
-        std::fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
-        std::fs::write(&file, "evil").unwrap();
-        rig.stage().unwrap();
-        assert_eq!(std::fs::read_to_string(&file).unwrap(), "one");
-        std::fs::write(staged.dir.join("extra"), "evil").unwrap();
-        rig.stage().unwrap();
-        assert!(!staged.dir.join("extra").exists());
-    }
-
-    #[test]
-    fn what_must_not_be_staged_is_refused() {
-        let mode = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
-        type Prepare<'a> = &'a dyn Fn(&Rig);
-        let table: &[(&str, Prepare<'_>, RefusalReason)] = &[
-            (
-                "file link",
-                &|rig| symlink("a", rig.bundle("l")).unwrap(),
-                RefusalReason::Symlink,
-            ),
-            (
-                "folder link",
-                &|rig| symlink("lib", rig.bundle("l")).unwrap(),
-                RefusalReason::Symlink,
-            ),
-            (
-                "open file",
-                &|rig| mode(&rig.bundle("a"), 0o666),
-                RefusalReason::WorldWritable,
-            ),
-            (
-                "open folder",
-                &|rig| mode(&rig.bundle("lib"), 0o777),
-                RefusalReason::WorldWritable,
-            ),
-            (
-                "open root",
-                &|rig| mode(&rig.bundle(""), 0o777),
-                RefusalReason::WorldWritable,
-            ),
-            (
-                "too long",
-                &|rig| std::fs::write(rig.bundle("x"), [0; 1001]).unwrap(),
-                RefusalReason::TooLarge,
-            ),
-            (
-                "too long together",
-                &|rig| {
-                    std::fs::write(rig.bundle("x"), [0; 500]).unwrap();
-                    std::fs::write(rig.bundle("y"), [0; 500]).unwrap();
-                },
-                RefusalReason::TooLarge,
-            ),
-            (
-                "too many",
-                &|rig| (0..=MAX_FILES).for_each(|n| std::fs::write(rig.bundle(&n.to_string()), "").unwrap()),
-                RefusalReason::TooLarge,
-            ),
-            (
-                "too deep",
-                &|rig| {
-                    let deep = rig.bundle("d/d/d/d/d/d/d/d/d/d");
-                    std::fs::create_dir_all(&deep).unwrap();
-                    std::fs::write(deep.join("x"), "").unwrap();
-                },
-                RefusalReason::TooLarge,
-            ),
-            (
-                "socket",
-                &|rig| drop(std::os::unix::net::UnixListener::bind(rig.bundle("s")).unwrap()),
-                RefusalReason::SpecialFile,
-            ),
-            (
-                "odd name",
-                &|rig| std::fs::write(rig.bundle("a\nb"), "").unwrap(),
-                RefusalReason::SpecialFile,
-            ),
-        ];
-        for (name, prepare, reason) in table {
-            let rig = Rig::new();
-            prepare(&rig);
-            let refusal = rig.stage().unwrap_err();
-            assert_eq!(refusal.reason, *reason, "{name}: {}", refusal.message);
-            assert_eq!(rig.entries(), 0, "{name}: something was left behind");
-        }
-    }
-
-    #[test]
-    fn interrupted_copies_are_removed_and_noexec_is_said_in_words() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("staging");
-        std::fs::create_dir_all(path.join(".incoming-1-1/lib")).unwrap();
-        let folder = StagingFolder::open(&path, 1000).unwrap();
-        assert_eq!(std::fs::read_dir(&folder.path).unwrap().count(), 0);
-        let error = check_exec(&path, true).unwrap_err();
-        assert!(error.to_string().contains("mounted noexec"), "{error}");
-        check_exec(&path, false).unwrap();
-    }
-}
+mod tests;

@@ -87,6 +87,11 @@ pub async fn run(daemon: Arc<Daemon>, lane: Arc<Lane>, job: JobHandle) -> Result
             lane.name
         )));
     }
+    // Beside the measuring of the files, not after it: `load` finds what this read.
+    drop(daemon.tasks.blocking("tokenizer", {
+        let (daemon, lane) = (Arc::clone(&daemon), Arc::clone(&lane));
+        move || drop(daemon.models.tokenizer(&lane.installed))
+    }));
     let blocking = daemon.tasks.blocking("model-load", {
         let (daemon, lane, job) = (Arc::clone(&daemon), Arc::clone(&lane), job.clone());
         move || load(&daemon, &lane, &job)
