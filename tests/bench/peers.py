@@ -4,6 +4,7 @@ Owns the processes that it starts. Only one peer computes at a time; the others 
 """
 
 import json
+import math
 import subprocess
 import sys
 
@@ -43,6 +44,11 @@ def owned(binary, model) -> Peer:
     return Peer("owned", [binary, model / "config.json", model / "model.safetensors"])
 
 
+def owned_fast(binary, model, isa: str) -> Peer:
+    """The owned engine's fast mode, on the instruction set of the other."""
+    return Peer("owned s16", [binary, model / "config.json", model / "model.safetensors", isa, "s16"])
+
+
 def onnxruntime(onnx) -> Peer:
     """onnxruntime from its wheel, in a Python process of its own."""
     script = places.HERE / "peer_onnxruntime.py"
@@ -53,3 +59,14 @@ def agree(one: Peer, other: Peer, ids: list[int]) -> float:
     """The largest difference between the two peers' vectors of a text: both must run the same model."""
     pairs = zip(one.ask(op="vector", ids=ids)["vector"], other.ask(op="vector", ids=ids)["vector"], strict=True)
     return max(abs(a - b) for a, b in pairs)
+
+
+def least_cosine(one: Peer, other: Peer, items: list[list[int]]) -> float:
+    """The smallest cosine between the two peers' vectors of these texts."""
+    least = 1.0
+    for ids in items:
+        mine, theirs = (peer.ask(op="vector", ids=ids)["vector"] for peer in (one, other))
+        product = sum(a * b for a, b in zip(mine, theirs, strict=True))
+        norms = math.sqrt(sum(a * a for a in mine) * sum(b * b for b in theirs))
+        least = min(least, product / norms)
+    return least
