@@ -1,8 +1,11 @@
 //! What a call takes from the heap when the engine is warm: short lists, never activations; and all of it is given back.
+//!
+//! `SYNAPSE_TEST_LONG=1` makes it 5,000 batches for each arithmetic.
 
 mod zoo;
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use synapse_owned::artifact::modules::Pooling;
@@ -35,9 +38,20 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+/// Resident bytes of this process, where the system says: what was mapped past the allocator counts too.
+fn resident() -> Option<usize> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: usize = statm.split(' ').nth(1)?.parse().ok()?;
+    Some(pages * 4_096)
+}
+
 /// The only test of this file: another one beside it would be counted too.
 #[test]
 fn a_warm_engine_allocates_lists_only_and_keeps_nothing() {
+    let batches = match std::env::var_os("SYNAPSE_TEST_LONG") {
+        Some(_) => 5_000,
+        None => 500,
+    };
     for arithmetic in [Arithmetic::F32, Arithmetic::S16] {
         let engine = Engine::new(Kernels::preferred());
         let files = zoo::files(
@@ -62,8 +76,9 @@ fn a_warm_engine_allocates_lists_only_and_keeps_nothing() {
         zoo::embed(&engine, &model, &[&ids, &ids[..127]], 3);
         zoo::embed(&engine, &model, &[&ids, &ids[..42]], 2);
         let warm = LIVE.load(Ordering::SeqCst);
+        let resident_warm = resident();
         let mut growing = 0;
-        for _ in 0..1_500 {
+        for _ in 0..batches {
             let count = 1 + next(24);
             let lengths: Vec<usize> = (0..count).map(|_| 1 + next(128) as usize).collect();
             let items: Vec<&[i32]> = lengths.iter().map(|&length| &ids[..length]).collect();
@@ -77,12 +92,21 @@ fn a_warm_engine_allocates_lists_only_and_keeps_nothing() {
         // On a busy machine a warm-up call may have stayed on one thread: its ranks' workspaces grow once, later.
         assert!(
             growing <= 24,
-            "{growing} of 1,500 warm calls took memory for activations in {arithmetic:?}"
+            "{growing} of {batches} warm calls took memory for activations in {arithmetic:?}"
         );
         let kept = LIVE.load(Ordering::SeqCst).saturating_sub(warm);
         assert!(
             kept <= 1 << 20,
-            "{kept} bytes were kept after 1,500 calls in {arithmetic:?}"
+            "{kept} bytes were kept after {batches} calls in {arithmetic:?}"
         );
+        if let (Some(before), Some(after)) = (resident_warm, resident()) {
+            let grown = after.saturating_sub(before);
+            let line = format!("{arithmetic:?}: {before} bytes resident when warm, {after} after {batches} batches");
+            let _ = writeln!(std::io::stderr(), "{line}");
+            assert!(
+                grown <= 4 << 20,
+                "{grown} resident bytes more after {batches} calls in {arithmetic:?}"
+            );
+        }
     }
 }
