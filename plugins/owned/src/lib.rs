@@ -20,6 +20,9 @@
 //! 16-bit integers with exact 32-bit sums; attention, norms and activations are f32 in both. An item of any length that
 //! the model takes is computed with memory linear in its length.
 //!
+//! Weights are packed into panels at each load, from the file that the host has just measured: no packed copy lies on the
+//! disk, which would have to be measured too. A large table of f32 words stays where it is, mapped.
+//!
 //! **Not run.** AVX-512 without VNNI (its fast mode takes AVX2's kernels), and any machine that is not x86-64: there is
 //! no NEON path, such machines use the portable lanes.
 //!

@@ -2,8 +2,9 @@
 //!
 //! Format: an 8-byte little-endian header length, a JSON object (name → dtype, shape, data_offsets, plus
 //! `__metadata__`), then the data, which the offsets must cover exactly, in whatever order, without gap or overlap.
-//! Owns the open file. Nothing is mapped: a file that shrinks under us gives a read error, not a signal. Everything
-//! is checked before memory of that size is allocated, and tensor values are checked to be finite as they are read.
+//! Owns the open file. Everything is checked before memory of that size is allocated, and tensor values are checked to be
+//! finite. They are read, so that a file that shrinks under us gives an error and no signal; only a large table may stay
+//! in the file ([`SafeTensors::map_values`]), and whoever loads one holds the file's lease for as long.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,12 +12,15 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 
 use super::what_it_looks_like;
 use crate::error::{OwnedError, Result};
+use crate::kernel::buffer::MappedValues;
 use crate::kernel::lanes::LANES;
+use crate::kernel::memory::Mapping;
 
 /// The longest header that is read. A tensor takes about 120 bytes of it.
 const HEADER_LIMIT: u64 = 8 << 20;
@@ -60,6 +64,9 @@ pub struct SafeTensors {
     file: File,
     data_start: u64,
     entries: HashMap<String, Entry>,
+    bytes_in_all: u64,
+    /// The whole file, once a table was asked for.
+    mapping: Option<Arc<Mapping>>,
     /// What was read last, kept for the next read.
     values: Vec<f32>,
     bytes: Vec<u8>,
@@ -128,6 +135,8 @@ impl SafeTensors {
             file,
             data_start,
             entries,
+            bytes_in_all: file_len,
+            mapping: None,
             values: Vec::new(),
             bytes: Vec::new(),
         })
@@ -206,20 +215,48 @@ impl SafeTensors {
                 self.file.read_exact(&mut self.bytes).map_err(read)?;
                 widen(float, &self.bytes, values);
             }
-            if let Some(at) = first_not_finite(values) {
-                return Err(OwnedError::Tensor {
-                    path: self.path.clone(),
-                    tensor: name.to_owned(),
-                    problem: format!(
-                        "value {} is {}, expected finite numbers only; the file is damaged",
-                        (some.start + first) * width + at,
-                        values[at]
-                    ),
-                });
-            }
-            rows(first, values);
+            self.check_finite(name, &self.values[..count], (some.start + first) * width)?;
+            rows(first, &self.values[..count]);
         }
         Ok(())
+    }
+
+    /// A whole float tensor where it lies in the file, if it is stored as this machine reads it.
+    ///
+    /// # Errors
+    /// As [`Self::require`]; a value that is not finite.
+    pub fn map_values(&mut self, name: &str, shape: &[usize]) -> Result<Option<MappedValues>> {
+        let (begin, float) = self.float_entry(name, shape)?;
+        if float != FloatType::F32 {
+            return Ok(None);
+        }
+        if self.mapping.is_none() {
+            let bytes = usize::try_from(self.bytes_in_all).ok();
+            self.mapping = bytes.and_then(|bytes| Mapping::of(&self.file, bytes)).map(Arc::new);
+        }
+        let Some(mapping) = &self.mapping else { return Ok(None) };
+        let byte = usize::try_from(self.data_start + begin).ok();
+        let Some(mapped) = byte.and_then(|byte| MappedValues::of(mapping, byte, shape.iter().product())) else {
+            return Ok(None);
+        };
+        self.check_finite(name, mapped.values(), 0)?;
+        mapping.forget_pages();
+        Ok(Some(mapped))
+    }
+
+    /// Refuses an infinity or a NaN; the first of `values` is the tensor's value `first`.
+    fn check_finite(&self, name: &str, values: &[f32], first: usize) -> Result<()> {
+        first_not_finite(values).map_or(Ok(()), |at| {
+            Err(OwnedError::Tensor {
+                path: self.path.clone(),
+                tensor: name.to_owned(),
+                problem: format!(
+                    "value {} is {}, expected finite numbers only; the file is damaged",
+                    first + at,
+                    values[at]
+                ),
+            })
+        })
     }
 
     fn float_entry(&self, name: &str, shape: &[usize]) -> Result<(u64, FloatType)> {

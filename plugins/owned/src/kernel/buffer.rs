@@ -1,14 +1,13 @@
-//! Zeroed f32 buffers that start on a cache line.
+//! Zeroed f32 buffers that start on a cache line, and tables of values that may stay in their file.
 //!
-//! A [`Buffer`] owns its memory, alone or as part of an [`Arena`]'s. Pages come from the system zeroed and are touched at
-//! first use, in huge pages where the system has them. Failure to get them is an error, not an abort, because sizes come
-//! from files.
+//! A [`Buffer`] owns its memory, alone or as part of an [`Arena`]'s. Large ones come from the system zeroed and are touched
+//! at first use. Failure to get them is an error, not an abort, because sizes come from files.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::lanes::LANES;
-use super::memory::Region;
+use super::memory::{Mapping, Region};
 
 /// The memory could not be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -93,7 +92,7 @@ impl Buffer {
     }
 }
 
-/// Memory for many buffers, which stand side by side in few regions: so that they share huge pages.
+/// Memory for many buffers, which stand side by side in few regions.
 #[derive(Default)]
 pub struct Arena {
     region: Option<Arc<Region>>,
@@ -138,6 +137,69 @@ impl Arena {
             len,
             _region: Some(region),
         })
+    }
+}
+
+/// Values that are only read: held, or where they lie in a mapped file.
+pub enum Table {
+    /// Held.
+    Held(Buffer),
+    /// In a file.
+    Mapped(MappedValues),
+}
+
+/// f32 values of a mapped file.
+pub struct MappedValues {
+    first: NonNull<f32>,
+    len: usize,
+    _mapping: Arc<Mapping>,
+}
+
+// SAFETY: values that are only read, of a mapping that any thread may read.
+unsafe impl Send for MappedValues {}
+// SAFETY: as above.
+unsafe impl Sync for MappedValues {}
+
+impl MappedValues {
+    /// `len` values from that byte on, where the file has them, they are aligned, and this machine reads them as they are.
+    #[must_use]
+    pub fn of(mapping: &Arc<Mapping>, byte: usize, len: usize) -> Option<Self> {
+        let bytes = mapping
+            .bytes()
+            .get(byte..byte.checked_add(len.checked_mul(size_of::<f32>())?)?)?;
+        let first = NonNull::from(bytes).cast::<f32>();
+        (first.is_aligned() && cfg!(target_endian = "little")).then(|| Self {
+            first,
+            len,
+            _mapping: Arc::clone(mapping),
+        })
+    }
+
+    /// The values.
+    #[must_use]
+    pub const fn values(&self) -> &[f32] {
+        // SAFETY: `len` aligned f32 inside the mapping, which lives as long as this; every pattern of bits is one.
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
+    }
+}
+
+impl Table {
+    /// The values.
+    #[must_use]
+    pub const fn values(&self) -> &[f32] {
+        match self {
+            Self::Held(buffer) => buffer.values(),
+            Self::Mapped(mapped) => mapped.values(),
+        }
+    }
+
+    /// Bytes, held or in the file.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        match self {
+            Self::Held(buffer) => buffer.bytes(),
+            Self::Mapped(mapped) => mapped.len * size_of::<f32>(),
+        }
     }
 }
 

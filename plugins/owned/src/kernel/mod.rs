@@ -13,7 +13,7 @@ pub mod isa;
 pub mod lanes;
 pub mod layer_norm;
 pub mod math;
-mod memory;
+pub mod memory;
 pub mod packed;
 pub mod pairs;
 #[cfg(test)]

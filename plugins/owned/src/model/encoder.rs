@@ -15,7 +15,7 @@ use super::workspace::{BLOCK_ROWS, Matrix, Need};
 use crate::artifact::modules::Pooling;
 use crate::error::{OwnedError, Result};
 use crate::kernel::attention::Span;
-use crate::kernel::buffer::Buffer;
+use crate::kernel::buffer::{Buffer, Table};
 use crate::kernel::lanes::LANES;
 use crate::kernel::packed::PackedLinear;
 use crate::kernel::rotary::Rotary;
@@ -78,11 +78,11 @@ impl Shape {
 
 /// The first layer's input.
 pub(super) struct EmbeddingWeights {
-    pub words: Buffer,
+    pub words: Table,
     pub vocabulary: usize,
-    pub segments: Option<(Buffer, usize)>,
+    pub segments: Option<(Table, usize)>,
     /// The table, and the id that the family's positions do not count.
-    pub positions: Option<(Buffer, Option<usize>)>,
+    pub positions: Option<(Table, Option<usize>)>,
     pub norm: Option<NormWeights>,
 }
 
@@ -462,7 +462,7 @@ impl Encoder {
     /// As [`Self::forward`].
     unsafe fn embed(&self, tokens: Tokens<'_>, group: &Group, stream: Matrix) {
         let stride = self.shape.hidden_stride;
-        let row_of = |table: &'_ Buffer, row: usize| -> Range<usize> {
+        let row_of = |table: &'_ Table, row: usize| -> Range<usize> {
             debug_assert!((row + 1) * stride <= table.values().len());
             row * stride..(row + 1) * stride
         };

@@ -6,7 +6,7 @@
 use super::blueprint::{Linear, Norm, NormKind};
 use crate::artifact::safetensors::SafeTensors;
 use crate::error::{OwnedError, Result};
-use crate::kernel::buffer::{Arena, Buffer, OutOfMemory};
+use crate::kernel::buffer::{Arena, Buffer, OutOfMemory, Table};
 use crate::kernel::lanes::LANES;
 use crate::kernel::packed::{Arithmetic, PackedLinear};
 
@@ -113,13 +113,23 @@ impl<'r> Reader<'r> {
         self.count(value_count(shape))
     }
 
-    /// A table of rows times `factor`, each padded with zeros to the next multiple of 16.
+    /// A table of rows times `factor`, each padded with zeros to the next multiple of 16. A large one that needs neither
+    /// stays in its file: of tens of thousands of words a text has a few.
     ///
     /// # Errors
     /// What [`SafeTensors::read_rows`] says, [`OwnedError::OutOfMemory`], [`OwnedError::Cancelled`].
-    pub fn table(&mut self, name: &str, (rows, width): (usize, usize), factor: f64) -> Result<Buffer> {
+    pub fn table(&mut self, name: &str, (rows, width): (usize, usize), factor: f64) -> Result<Table> {
+        /// Values of a table that is worth a mapping.
+        const LARGE: usize = 1 << 20;
         let stride = width.next_multiple_of(LANES);
         let size = rows.checked_mul(stride).ok_or(OutOfMemory { bytes: usize::MAX })?;
+        if factor == 1.0 && stride == width && size >= LARGE {
+            let name = format!("{}{name}", self.prefix);
+            if let Some(mapped) = self.tensors.map_values(&name, &[rows, width])? {
+                self.count(size as u64)?;
+                return Ok(Table::Mapped(mapped));
+            }
+        }
         let mut table = self.arena.zeroed(size)?;
         self.read(name, &[rows, width], |first, values| {
             let targets = table.values_mut()[first * stride..].chunks_exact_mut(stride);
@@ -132,7 +142,7 @@ impl<'r> Reader<'r> {
                 }
             }
         })?;
-        Ok(table)
+        Ok(Table::Held(table))
     }
 
     /// `NAME.weight` and `NAME.bias` of a normalisation over `width` values, times `factor`.
