@@ -81,6 +81,12 @@ fn stripped_child_environment_contains_neither_launch_nonce_variable() {
         "ORT_DISABLE_TELEMETRY",
     ];
     assert!(names.iter().all(|name| allowed.contains(name)), "{names:?}");
+    // Local is local: every child is told, whatever this process has.
+    assert!(
+        text(&finished.stdout)
+            .lines()
+            .any(|line| line == "ORT_DISABLE_TELEMETRY=1")
+    );
 }
 
 /// A descriptor that this process holds, also one that foreign code opened to be inherited, is closed in a child.

@@ -50,7 +50,9 @@ pub(super) const BASE_ENVIRONMENT: &[&str] = &["PATH", "HOME", "USER", "LOGNAME"
 pub(super) const NEVER: &[&str] = &["SYNAPSE_LAUNCH_NONCE", "SYNAPSE_LAUNCH_NONCE_FILE"];
 
 /// Variables that every child has, unless it is started with others: a local daemon is local. onnxruntime 1.32 writes an
-/// id of the device below HOME and keeps a thread for its telemetry, whatever its API was told, until this one is set.
+/// id of the device below HOME and keeps a thread for its telemetry, whatever its API was told, until this one is set. No
+/// other engine here reads a variable of that kind, `DO_NOT_TRACK` included, so none is set: it would promise what nobody
+/// keeps.
 pub(super) const QUIET: &[(&str, &str)] = &[("ORT_DISABLE_TELEMETRY", "1")];
 
 /// Makes this process as quiet as its children: an engine may run inside it. To be called at the start of `main`; where
