@@ -75,16 +75,6 @@ impl Cap {
         }
     }
 
-    /// What a caller can do who has more.
-    const fn remedy(self) -> &'static str {
-        match self {
-            Self::TextBytes => "send less at a time",
-            Self::Items | Self::Tokens | Self::Candidates | Self::PairTokens => {
-                "send less at a time, or name a request_key and it becomes a job"
-            }
-        }
-    }
-
     const fn check(self, limit: u64, found: u64) -> Result<(), CapExceeded> {
         if found > limit {
             return Err(CapExceeded {
@@ -99,7 +89,11 @@ impl Cap {
 
 /// A request over one of its caps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}: the request has {found}, inline requests take at most {limit}; {}", cap.name(), cap.remedy())]
+#[error(
+    "{}: the request has {found}, inline requests take at most {limit}; send less at a time, or name a request_key and it \
+     becomes a job",
+    cap.name()
+)]
 pub struct CapExceeded {
     /// The first cap exceeded, in the order items, text bytes, tokens.
     pub cap: Cap,

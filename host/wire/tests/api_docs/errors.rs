@@ -53,7 +53,7 @@ pub fn all() -> Vec<(&'static str, Option<Id>, ErrorObject)> {
             error(
                 -32_019,
                 ErrorCode::LimitExceeded,
-                "inline.max_items: the request has 65, inline requests take at most 64; send less at a time",
+                "inline.max_items: the request has 65, inline requests take at most 64; send less at a time, or name a request_key and it becomes a job",
                 None,
                 Some(ErrorDetail {
                     limit: Some("inline.max_items".to_owned()),
