@@ -23,6 +23,7 @@ use synapse_catalog::Kind;
 use synapse_core::fingerprint::EnvelopeBounds;
 use synapse_core::schedule::{Packing, QuantumBounds};
 
+pub(super) use super::ask::{Ask, Material, Run, Series};
 use super::{PairItem, Step, StepId, TextItem, Work};
 use crate::corpus::Corpus;
 use crate::subject::{Depth, Options, Subject};
@@ -58,50 +59,6 @@ const SHORTEST_PAIR: u32 = 32;
 const ANSWER_TOKENS: u32 = 24;
 /// Composed texts are numbered from here on, so that timed texts are no others.
 const TIMED_FROM: usize = 10_000;
-
-/// A text, a pair or a message, and where it is cut.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Material {
-    /// The text, the candidate or the message.
-    pub text: Arc<str>,
-    /// The query, where it is a pair.
-    pub query: Option<Arc<str>>,
-    /// Cut to this many tokens.
-    pub cut: u32,
-}
-
-/// Why a call is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Series {
-    Alone,
-    Query,
-    Corpus,
-    Length,
-    Ramp,
-    Even,
-    Mixed,
-    Corner,
-    /// One of a few calls that are made again: the call's number, and which run of it.
-    Trial(u32, Run),
-    Timed(Workload),
-}
-
-/// A run of a trial.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Run {
-    First,
-    Again,
-    Threads(u32),
-}
-
-/// One call: item numbers, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Ask {
-    pub series: Series,
-    pub items: Vec<usize>,
-    pub threads: u32,
-    pub as_query: bool,
-}
 
 /// The items of a plan, and the calls made of them.
 #[derive(Debug)]

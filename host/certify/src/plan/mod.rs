@@ -5,13 +5,14 @@
 //!
 //! | question | file |
 //! |---|---|
-//! | which calls, with which items | `layout.rs` |
+//! | which calls, with which items | `layout.rs`, of `ask.rs` |
 //! | what came out, by item | `record.rs` |
 //! | does the batch around a text move it; which batch sizes are one space | `shape.rs` |
 //! | the other gates | `weigh.rs` |
 //! | how fast was it | `perf.rs` |
 //! | the verdict | `verdict.rs` |
 
+mod ask;
 mod layout;
 mod perf;
 mod record;
