@@ -38,6 +38,9 @@ pub struct Policy {
     pub first_quantum: u64,
     /// Nanoseconds of measured work that a quantum aims at (100 to 300 ms, SCHED-04).
     pub quantum_nanos: u64,
+    /// Nanoseconds of measured work that a quantum aims at where it cannot give way and queries came of late: a query
+    /// may have to wait for its end.
+    pub brief_quantum_nanos: u64,
     /// The least share of a lane's time, in percent, that waiting bulk work gets whatever the queries (SCHED-06).
     pub bulk_share: u32,
 }
@@ -49,6 +52,7 @@ impl Default for Policy {
             permits: 1,
             first_quantum: 3_072,
             quantum_nanos: 200_000_000,
+            brief_quantum_nanos: 100_000_000,
             bulk_share: 20,
         }
     }

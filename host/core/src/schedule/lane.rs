@@ -6,11 +6,14 @@
 use std::collections::BTreeSet;
 
 use super::budget::Budget;
-use super::call::{Class, LaneLimits, LaneLoad, LaneStatus, Policy, Ticket};
+use super::call::{Class, LaneLimits, LaneLoad, LaneStatus, Order, Policy, Ticket};
 use super::speed::{QuantumSize, Speed};
 use super::starts::{Quanta, Starts};
 use super::tick::Tick;
 use crate::engine::Preempt;
+
+/// Queries that came longer ago say nothing about the next, in nanoseconds.
+const RECENT_NANOS: u64 = 10_000_000_000;
 
 /// One lane.
 #[derive(Debug)]
@@ -25,13 +28,15 @@ pub(super) struct Lane {
     pub(super) control: BTreeSet<Ticket>,
     pub(super) running: BTreeSet<Ticket>,
     pub(super) closed: bool,
-    pub(super) quantum: QuantumSize,
+    quantum: QuantumSize,
     pub(super) starts: Starts,
     quanta: Quanta,
     runs: [usize; 3],
     held: usize,
     /// Nanoseconds for which interactive work may still withhold the lane from bulk work.
     credit: u64,
+    /// When the last interactive call came.
+    last_query: Option<Tick>,
     speeds: [Speed; 3],
     /// Units of work of the lane's calls, by class.
     backlog: [u64; 3],
@@ -72,6 +77,7 @@ impl Lane {
             runs: [0; 3],
             held: 0,
             credit: policy.patience(),
+            last_query: None,
             speeds: [Speed::default(); 3],
             backlog: [0; 3],
         }
@@ -175,14 +181,30 @@ impl Lane {
         self.speeds[index(class)].nanos(units)
     }
 
+    /// An interactive call has come.
+    pub(super) const fn queried(&mut self, now: Tick) {
+        self.last_query = Some(now);
+    }
+
+    /// Units of work of the next bulk quantum, by measured speed: fewer where a query may have to wait for its end.
+    pub(super) fn quantum_units(&self, now: Tick, policy: &Policy) -> u64 {
+        let whole = self.quantum.units();
+        let queried = self.last_query.is_some_and(|at| now.since(at) <= RECENT_NANOS);
+        if !queried || self.limits.preempt != Preempt::Quantum || policy.order == Order::Arrival {
+            return whole;
+        }
+        let speed = self.speeds[index(Class::Bulk)];
+        whole.min(speed.units_in(policy.brief_quantum_nanos).unwrap_or(whole))
+    }
+
     /// How it does, of late and at `now`.
-    pub(super) fn status(&self, now: Tick) -> LaneStatus {
+    pub(super) fn status(&self, now: Tick, policy: &Policy) -> LaneStatus {
         LaneStatus {
             load: self.load(),
             limits: self.limits,
             meeting_deadlines: self.starts.on_time(now),
             start_delay_nanos: self.starts.median(now),
-            quantum_units: self.quantum.units(),
+            quantum_units: self.quantum_units(now, policy),
             units_per_second: self.speeds[index(Class::Bulk)].units_in(1_000_000_000),
             quantum_times: self.quanta.times(),
         }

@@ -10,7 +10,8 @@
 //! 2. Interactive calls start in order of deadline, and before bulk (SCHED-02, SCHED-05).
 //! 3. Bulk work shares the daemon's time by weight, measured in compute, and a call that waits ages past those that
 //!    come later (SCHED-06). The calls of one job are one flow: the time that they were given counts on from call to
-//!    call. A call is given one quantum at a time: about 200 ms of measured work (SCHED-04).
+//!    call. A call is given one quantum at a time: about 200 ms of measured work, 100 ms where it cannot give way to the
+//!    queries that come (SCHED-04).
 //! 4. Interactive work may withhold a lane from its bulk work for 800 ms, and for 4 ns for each ns that bulk works:
 //!    then bulk is due, and its turn comes before that of a query. So bulk keeps a fifth of the time (OQ-12).
 //! 5. While interactive work is there, on any lane, a running bulk call is held at its checkpoints, within rule 4;

@@ -146,6 +146,9 @@ impl Scheduler {
         }
         if let Some(at) = self.lanes.get_mut(&lane) {
             at.add_backlog(call.class, entry.units_left);
+            if call.class == Class::Interactive {
+                at.queried(self.clock);
+            }
         }
         self.calls.insert(ticket, entry);
         self.queue(ticket);
@@ -261,7 +264,8 @@ impl Scheduler {
     /// Units of work (tokens) that the lane's next bulk quantum should have, from its measured speed.
     #[must_use]
     pub fn quantum_units(&self, lane: LaneId) -> u64 {
-        let size = self.lanes.get(&lane).map(|lane| lane.quantum.units());
+        let lane = self.lanes.get(&lane);
+        let size = lane.map(|lane| lane.quantum_units(self.clock, &self.policy));
         size.unwrap_or(self.policy.first_quantum)
     }
 
@@ -274,7 +278,7 @@ impl Scheduler {
     /// How the lane does, of late and now; `None` for a lane that is gone.
     #[must_use]
     pub fn status(&self, now: Tick, lane: LaneId) -> Option<LaneStatus> {
-        self.lanes.get(&lane).map(|lane| lane.status(now))
+        self.lanes.get(&lane).map(|lane| lane.status(now, &self.policy))
     }
 
     /// The pool of permits now.
@@ -363,7 +367,7 @@ impl Scheduler {
             };
             let units = match entry.call.class {
                 Class::Interactive => entry.units_left,
-                Class::Bulk => entry.units_left.min(lane.quantum.units()),
+                Class::Bulk => entry.units_left.min(lane.quantum_units(self.clock, &self.policy)),
                 Class::Control => return None,
             };
             let left = lane

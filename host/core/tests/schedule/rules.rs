@@ -434,6 +434,36 @@ fn bytes_go_with_the_result_and_quanta_follow_the_speed() {
     assert_eq!(scheduler.load(lane), LaneLoad::default());
 }
 
+/// Proves SCHED-04, SCHED-05. While queries come, a quantum that cannot give way is half as long, since a query may have to
+/// wait for its end; one that can is not, nor where no query came for a while.
+#[test]
+fn a_quantum_is_brief_where_a_query_would_wait_for_it() {
+    for (preempt, while_queried) in [
+        (Preempt::Quantum, 1_000),
+        (Preempt::Checkpoint, 2_000),
+        (Preempt::Share, 2_000),
+    ] {
+        let (mut scheduler, lane) = one_lane(LaneLimits {
+            preempt,
+            ..LaneLimits::default()
+        });
+        let ticket = scheduler.offer(Tick(0), lane, call(Class::Bulk, 1_000)).expect("room");
+        assert_eq!(started(&mut scheduler, Tick(0)), ticket);
+        scheduler.finish(Tick(100 * MS), ticket, worked(100));
+        assert_eq!(scheduler.quantum_units(lane), 2_000, "no query came");
+        let query = scheduler
+            .offer(Tick(100 * MS), lane, call(Class::Interactive, 1_000))
+            .expect("room");
+        assert_eq!(scheduler.quantum_units(lane), while_queried, "{preempt:?}");
+        assert_eq!(started(&mut scheduler, Tick(100 * MS)), query);
+        scheduler.finish(Tick(110 * MS), query, worked(10));
+        let status = scheduler.status(Tick(10_100 * MS), lane).expect("it is open");
+        assert_eq!(status.quantum_units, while_queried, "{preempt:?}: ten seconds later");
+        let status = scheduler.status(Tick(10_101 * MS), lane).expect("it is open");
+        assert_eq!(status.quantum_units, 2_000, "{preempt:?}: no query came for longer");
+    }
+}
+
 /// Proves SCHED-09. A load waits for the end of the quantum, nothing starts past it, and it is alone.
 #[test]
 fn control_comes_at_the_end_of_a_quantum() {
