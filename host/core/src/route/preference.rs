@@ -31,6 +31,9 @@ pub enum Workload {
 }
 
 impl Workload {
+    /// Each of them.
+    pub const ALL: [Self; 4] = [Self::Query, Self::Batch, Self::Rerank, Self::Generate];
+
     /// The name in the database and on the wire.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

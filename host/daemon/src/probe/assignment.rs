@@ -14,9 +14,6 @@ use crate::rpc::error::ServiceError;
 use crate::state::Daemon;
 use crate::store::{AssignmentRow, Stamp};
 
-/// Every kind of work.
-const WORKLOADS: [Workload; 4] = [Workload::Query, Workload::Batch, Workload::Rerank, Workload::Generate];
-
 /// Chooses for the models of the probed lanes, and keeps the choice.
 ///
 /// # Errors
@@ -26,7 +23,7 @@ pub(super) async fn choose(daemon: &Arc<Daemon>, probed: &[Arc<Lane>]) -> Result
     let mut rows = Vec::new();
     for model in models {
         let lanes = daemon.lanes_of(model);
-        for workload in WORKLOADS {
+        for workload in Workload::ALL {
             let measured: Vec<Option<Measured>> = lanes.iter().map(|lane| measured(daemon, lane, workload)).collect();
             let Some(lane) = first(knob(daemon.config.knob), &measured).and_then(|place| lanes.get(place)) else {
                 continue;

@@ -126,9 +126,6 @@ fn number(value: f64) -> String {
     }
 }
 
-/// Every kind of work.
-const WORKLOADS: [Workload; 4] = [Workload::Query, Workload::Batch, Workload::Rerank, Workload::Generate];
-
 const fn workload(timed: Timed) -> Workload {
     match timed {
         Timed::Query { .. } => Workload::Query,
@@ -167,7 +164,7 @@ pub(super) fn speeds(rows: &[PerfRow]) -> Vec<Speed> {
             points: mine().map(point).collect(),
         })
     };
-    WORKLOADS.into_iter().filter_map(speed).collect()
+    Workload::ALL.into_iter().filter_map(speed).collect()
 }
 
 fn point(row: &PerfRow) -> PerformancePoint {

@@ -56,8 +56,7 @@ const fn is_stale(certification: Certification) -> Option<bool> {
 
 /// The same of what was measured. Figures are kept with the certificate, under the same key.
 fn performance_is_stale(daemon: &Daemon, lane: &Lane) -> Option<bool> {
-    let workloads = [Workload::Query, Workload::Batch, Workload::Rerank, Workload::Generate];
-    let mut measured = workloads.into_iter();
+    let mut measured = Workload::ALL.into_iter();
     if measured.any(|workload| daemon.certificates.measured(lane, workload).is_some()) {
         return Some(false);
     }

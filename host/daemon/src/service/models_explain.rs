@@ -141,12 +141,7 @@ pub async fn run(
 
 /// The work to explain: what was asked, if the model does it.
 fn workload(kind: Kind, asked: Option<WireWorkload>) -> Result<Workload, ServiceError> {
-    let asked = asked.map(|asked| match asked {
-        WireWorkload::Query => Workload::Query,
-        WireWorkload::Batch => Workload::Batch,
-        WireWorkload::Rerank => Workload::Rerank,
-        WireWorkload::Generate => Workload::Generate,
-    });
+    let asked = asked.and_then(|asked| Workload::ALL.into_iter().find(|workload| wire(*workload) == asked));
     let own = match engine_kind(kind) {
         EngineKind::Embed => [Workload::Query, Workload::Batch].as_slice(),
         EngineKind::Rerank => &[Workload::Rerank],

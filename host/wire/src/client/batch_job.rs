@@ -12,6 +12,7 @@ use super::constraints::Constraints;
 use super::embed::{BatchItem, EmbedBatchParams, Provenance, Role};
 use super::error::Failure;
 use super::job::{JobAccepted, JobParams, JobState, JobView};
+use super::kept::{kept_as_bytes, kept_as_text};
 use super::method::operation;
 use super::rerank::{RerankScoreParams, ScoreKind};
 use super::served::{ItemOutcome, ServedBy};
@@ -55,23 +56,6 @@ pub struct EmbedJobOptions {
     pub require_device: Option<String>,
 }
 
-/// A stored form that this version cannot read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the stored {what} cannot be read: {detail}")]
-pub struct StoredError {
-    /// What it should have been.
-    pub what: &'static str,
-    /// Where it is wrong.
-    pub detail: String,
-}
-
-pub(super) fn unreadable(what: &'static str) -> impl Fn(serde_json::Error) -> StoredError {
-    move |error| StoredError {
-        what,
-        detail: error.to_string(),
-    }
-}
-
 impl EmbedJobOptions {
     /// What a batch says beyond its texts.
     #[must_use]
@@ -97,20 +81,6 @@ impl EmbedJobOptions {
             require_device: self.require_device.clone(),
             ..Constraints::default()
         }
-    }
-
-    /// The form that is kept: equal options are equal texts.
-    #[must_use]
-    pub fn to_text(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default()
-    }
-
-    /// Reads [`Self::to_text`].
-    ///
-    /// # Errors
-    /// [`StoredError`].
-    pub fn from_text(text: &str) -> Result<Self, StoredError> {
-        serde_json::from_str(text).map_err(unreadable("options of a job"))
     }
 }
 
@@ -157,37 +127,14 @@ impl RerankJobOptions {
             ..Constraints::default()
         }
     }
-
-    /// The form that is kept: equal options are equal texts.
-    #[must_use]
-    pub fn to_text(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default()
-    }
-
-    /// Reads [`Self::to_text`].
-    ///
-    /// # Errors
-    /// [`StoredError`].
-    pub fn from_text(text: &str) -> Result<Self, StoredError> {
-        serde_json::from_str(text).map_err(unreadable("options of a job"))
-    }
 }
 
-impl Failure {
-    /// The form in which a job's failure is kept.
-    #[must_use]
-    pub fn to_text(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default()
-    }
-
-    /// Reads [`Self::to_text`].
-    ///
-    /// # Errors
-    /// [`StoredError`].
-    pub fn from_text(text: &str) -> Result<Self, StoredError> {
-        serde_json::from_str(text).map_err(unreadable("failure of a job"))
-    }
-}
+kept_as_text!(
+    EmbedJobOptions = "options of a job",
+    RerankJobOptions = "options of a job",
+    Failure = "failure of a job"
+);
+kept_as_bytes!(JobPage = "page of a job", ScorePage = "page of a job");
 
 /// Params of `job.create`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -262,22 +209,6 @@ pub struct JobPage {
     pub vectors: Vec<Option<Vector>>,
 }
 
-impl JobPage {
-    /// The form that is kept.
-    #[must_use]
-    pub fn to_bytes(&self) -> Vec<u8> {
-        serde_json::to_vec(self).unwrap_or_default()
-    }
-
-    /// Reads [`Self::to_bytes`].
-    ///
-    /// # Errors
-    /// [`StoredError`].
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, StoredError> {
-        serde_json::from_slice(bytes).map_err(unreadable("page of a job"))
-    }
-}
-
 /// Some candidates of a job that scores, in the order in which they were scored: a candidate is known by its id.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ScorePage {
@@ -295,22 +226,6 @@ pub struct ScorePage {
     pub items: Vec<ItemOutcome>,
     /// One raw score per candidate; null for one that failed.
     pub scores: Vec<Option<f32>>,
-}
-
-impl ScorePage {
-    /// The form that is kept.
-    #[must_use]
-    pub fn to_bytes(&self) -> Vec<u8> {
-        serde_json::to_vec(self).unwrap_or_default()
-    }
-
-    /// Reads [`Self::to_bytes`].
-    ///
-    /// # Errors
-    /// [`StoredError`].
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, StoredError> {
-        serde_json::from_slice(bytes).map_err(unreadable("page of a job"))
-    }
 }
 
 /// Result of `job.result`.

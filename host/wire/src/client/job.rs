@@ -6,8 +6,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::batch_job::{StoredError, unreadable};
 use super::error::Failure;
+use super::kept::kept_as_text;
 use super::method::operation;
 use super::probe::ProbeOutcome;
 
@@ -225,21 +225,7 @@ pub enum JobResult {
     Other(serde_json::Value),
 }
 
-impl JobResult {
-    /// The form in which it is kept.
-    #[must_use]
-    pub fn to_text(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default()
-    }
-
-    /// Reads [`Self::to_text`].
-    ///
-    /// # Errors
-    /// [`StoredError`].
-    pub fn from_text(text: &str) -> Result<Self, StoredError> {
-        serde_json::from_str(text).map_err(unreadable("result of a job"))
-    }
-}
+kept_as_text!(JobResult = "result of a job");
 
 /// What a `model_pull` gave.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

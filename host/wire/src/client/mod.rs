@@ -13,6 +13,7 @@ pub mod envelope;
 pub mod error;
 pub mod explain;
 pub mod job;
+mod kept;
 pub mod method;
 pub mod model;
 pub mod oneshot;
@@ -35,7 +36,7 @@ pub use alias::{
 };
 pub use batch_job::{
     EmbedJobOptions, JobAppend, JobAppendParams, JobAppendResult, JobCreate, JobCreateParams, JobOperation, JobPage,
-    JobPageResult, JobPages, JobResultParams, JobSeal, RerankJobOptions, ScorePage, StoredError,
+    JobPageResult, JobPages, JobResultParams, JobSeal, RerankJobOptions, ScorePage,
 };
 pub use constraints::Constraints;
 pub use embed::{
@@ -52,6 +53,7 @@ pub use job::{
     JobAccepted, JobCancel, JobKind, JobList, JobListParams, JobListResult, JobParams, JobProgress, JobResult,
     JobState, JobStatus, JobView, JobWait, LoadOutcome, PullOutcome,
 };
+pub use kept::StoredError;
 pub use method::{Method, Operation};
 pub use model::{
     LaneEntry, LaneStatus, ModelEntry, ModelKind, ModelLoad, ModelParams, ModelState, ModelStatus, ModelStatusResult,

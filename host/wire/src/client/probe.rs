@@ -6,9 +6,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::batch_job::{StoredError, unreadable};
 use super::error::ErrorCode;
 use super::job::{JobAccepted, JobView};
+use super::kept::kept_as_text;
 use super::method::operation;
 use super::model::ModelKind;
 
@@ -428,27 +428,6 @@ pub struct PairReport {
     pub holds: bool,
     /// The comparison.
     pub gate: GateReport,
-}
-
-/// A value that the store keeps as a text.
-macro_rules! kept_as_text {
-    ($($name:ident = $what:literal),*) => {$(
-        impl $name {
-            /// The form that is kept.
-            #[must_use]
-            pub fn to_text(&self) -> String {
-                serde_json::to_string(self).unwrap_or_default()
-            }
-
-            /// Reads [`Self::to_text`].
-            ///
-            /// # Errors
-            /// [`StoredError`].
-            pub fn from_text(text: &str) -> Result<Self, StoredError> {
-                serde_json::from_str(text).map_err(unreadable($what))
-            }
-        }
-    )*};
 }
 
 kept_as_text!(
