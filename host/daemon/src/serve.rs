@@ -276,6 +276,11 @@ async fn stop(daemon: &Arc<Daemon>, shared: &Shared<Operations>, asked: &mut imp
             .blocking("lanes-end", move || crate::lane::load::end(&ending)),
     );
     let ended = daemon.tasks.drain(cancel).await;
+    let store = daemon.store.clone();
+    let closing = daemon.tasks.blocking("store-close", move || store.close());
+    if let Ok(Ok(Err(error))) = tokio::time::timeout(cancel, closing).await {
+        tracing::warn!(target: "synapse", "the store's log stays beside it until the next start: {error}");
+    }
     tracing::info!(target: "synapse", all_tasks_ended = ended, "stopped");
 }
 

@@ -6,10 +6,13 @@
 //!    transaction, so that a failing job undoes only itself;
 //! 3. it commits, and only then answers: what was answered is on the disk;
 //! 4. a failed commit fails every job of the group, and a damaged database stops the thread;
-//! 5. once the thread is gone every call fails with [`StoreError::WriterGone`] (fails closed).
+//! 5. [`Writer::close`] is served after what was sent before it: the log is folded into the file, the connection is
+//!    closed, the thread ends;
+//! 6. once the thread is gone every call fails with [`StoreError::WriterGone`] (fails closed).
 //!
 //! Does not know what the jobs write.
 
+use std::iter;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -65,10 +68,17 @@ where
     }
 }
 
-/// The sending side of the writer thread. Cheap to clone; the thread ends when the last one is dropped.
+/// What the thread is asked for.
+enum Ask {
+    Run(Box<dyn Job>),
+    Close(SyncSender<Result<(), StoreError>>),
+}
+
+/// The sending side of the writer thread. Cheap to clone; the thread ends when it is asked to close, or when the last
+/// one is dropped.
 #[derive(Clone)]
 pub(super) struct Writer {
-    queue: SyncSender<Box<dyn Job>>,
+    queue: SyncSender<Ask>,
     stopped: Arc<OnceLock<String>>,
     path: Arc<PathBuf>,
 }
@@ -76,7 +86,7 @@ pub(super) struct Writer {
 impl Writer {
     /// Makes the queue and the body of its thread, which the caller starts.
     pub(super) fn new(connection: Connection, path: &Path) -> (Self, impl FnOnce() + Send + 'static) {
-        let (queue, jobs) = sync_channel(QUEUE);
+        let (queue, asked) = sync_channel(QUEUE);
         let writer = Self {
             queue,
             stopped: Arc::new(OnceLock::new()),
@@ -84,15 +94,23 @@ impl Writer {
         };
         let (stopped, path) = (Arc::clone(&writer.stopped), Arc::clone(&writer.path));
         let body = move || {
-            let reason = match catch_unwind(AssertUnwindSafe(|| serve(connection, &path, &jobs))) {
-                Ok(Ok(())) => return,
-                Ok(Err(error)) => error.to_string(),
-                Err(_) => "a write panicked".to_owned(),
+            let (reason, closed) = match catch_unwind(AssertUnwindSafe(|| serve(connection, &path, &asked))) {
+                // Nobody is left who could ask.
+                Ok(Ok(None)) => return,
+                Ok(Ok(Some(closed))) => ("it was closed".to_owned(), Some(closed)),
+                Ok(Err(error)) => (error.to_string(), None),
+                Err(_) => ("a write panicked".to_owned(), None),
             };
-            tracing::error!(target: "synapse.maintenance", reason, "the store's writer has ended");
+            if closed.is_none() {
+                tracing::error!(target: "synapse.maintenance", reason, "the store's writer has ended");
+            }
             // Set before the queue closes, so that a caller who finds it closed also finds the reason.
             let _ = stopped.set(reason);
-            drop(jobs);
+            drop(asked);
+            if let Some(Closed { back, outcome }) = closed {
+                // The caller may have gone; the file is closed all the same.
+                let _ = back.send(outcome);
+            }
         };
         (writer, body)
     }
@@ -112,7 +130,17 @@ impl Writer {
             back,
             path: Arc::clone(&self.path),
         });
-        self.queue.send(job).map_err(|_| self.gone())?;
+        self.queue.send(Ask::Run(job)).map_err(|_| self.gone())?;
+        answer.recv().unwrap_or_else(|_| Err(self.gone()))
+    }
+
+    /// Carries out what was asked before, folds the log into the file, closes it and ends the thread. Blocks.
+    ///
+    /// # Errors
+    /// What kept the log from being folded in, which the next open does then; [`StoreError::WriterGone`].
+    pub(super) fn close(&self) -> Result<(), StoreError> {
+        let (back, answer) = sync_channel(1);
+        self.queue.send(Ask::Close(back)).map_err(|_| self.gone())?;
         answer.recv().unwrap_or_else(|_| Err(self.gone()))
     }
 
@@ -130,11 +158,25 @@ impl Writer {
     }
 }
 
-/// Takes jobs until every sender is gone, or the database turns out to be damaged.
-fn serve(mut connection: Connection, path: &Path, jobs: &Receiver<Box<dyn Job>>) -> Result<(), StoreError> {
-    while let Ok(first) = jobs.recv() {
-        let mut group = vec![first];
-        group.extend(jobs.try_iter().take(GROUP - 1));
+/// A file that was closed, and who waits for that.
+struct Closed {
+    back: SyncSender<Result<(), StoreError>>,
+    outcome: Result<(), StoreError>,
+}
+
+/// Takes jobs until it is asked to close, every sender is gone, or the database turns out to be damaged.
+fn serve(mut connection: Connection, path: &Path, asked: &Receiver<Ask>) -> Result<Option<Closed>, StoreError> {
+    while let Ok(first) = asked.recv() {
+        let (mut group, mut closing) = (Vec::new(), None);
+        for ask in iter::once(first).chain(asked.try_iter()).take(GROUP) {
+            match ask {
+                Ask::Run(job) => group.push(job),
+                Ask::Close(back) => {
+                    closing = Some(back);
+                    break;
+                }
+            }
+        }
         let outcome = run_group(&mut connection, &mut group).map_err(|error| StoreError::from_sqlite(path, &error));
         for job in group {
             job.answer(outcome.clone());
@@ -144,12 +186,31 @@ fn serve(mut connection: Connection, path: &Path, jobs: &Receiver<Box<dyn Job>>)
         {
             return Err(error);
         }
+        if let Some(back) = closing {
+            let outcome = close(connection).map_err(|error| StoreError::from_sqlite(path, &error));
+            return Ok(Some(Closed { back, outcome }));
+        }
+    }
+    Ok(None)
+}
+
+/// Folds the log in and closes the file. Where no other process has it open, SQLite then removes the log.
+fn close(connection: Connection) -> rusqlite::Result<()> {
+    let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
+    let busy = connection.query_row(checkpoint, [], |row| row.get::<_, bool>(0));
+    connection.close().map_err(|(_, error)| error)?;
+    if busy? {
+        let busy = ffi::Error::new(ffi::SQLITE_BUSY);
+        return Err(rusqlite::Error::SqliteFailure(busy, None));
     }
     Ok(())
 }
 
 /// Runs jobs in one transaction, each in its own savepoint, and commits.
 fn run_group(connection: &mut Connection, group: &mut [Box<dyn Job>]) -> rusqlite::Result<()> {
+    if group.is_empty() {
+        return Ok(());
+    }
     let mut transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     for job in group {
         let savepoint = transaction.savepoint()?;
