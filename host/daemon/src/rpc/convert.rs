@@ -3,6 +3,8 @@
 //! State: none. Callers: operations, through `?`. Not known here: requests. A message goes through as it is: each
 //! error says what was wrong, what was expected and what to do, and none holds a text, a token or a vector (LOG-11).
 
+use std::io::ErrorKind;
+
 use synapse_catalog::SelectorError;
 use synapse_core::engine::{EngineError, EngineErrorCode, EngineState};
 use synapse_core::limits::{CapExceeded, PatienceError};
@@ -18,6 +20,9 @@ use crate::schedule::{CallError, Refused};
 use crate::store::StoreError;
 use crate::task::TaskFailed;
 use crate::text::TextError;
+
+/// After so many milliseconds a disk may have room again, or a lock may be gone.
+const STORAGE_RETRY_MS: u64 = 1_000;
 
 /// Where an engine failed, for `detail.stage` (ERR-08).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,7 +233,8 @@ impl From<ModelsError> for ServiceError {
                     detail.reason = Some(String::from("in_use"));
                 })
             }
-            ModelsError::NoSpace { .. } | ModelsError::Storage { .. } => Self::storage_failed(message),
+            ModelsError::NoSpace { .. } => Self::storage_failed(message).transient(STORAGE_RETRY_MS),
+            ModelsError::Storage { source, .. } => file_failed(message, &source),
             ModelsError::Tokenizer(error) => Self::from(error),
             ModelsError::Cancelled => Self::cancelled(),
         }
@@ -237,7 +243,25 @@ impl From<ModelsError> for ServiceError {
 
 impl From<StoreError> for ServiceError {
     fn from(error: StoreError) -> Self {
-        Self::storage_failed(error.to_string())
+        let passes = error.may_pass();
+        let failed = Self::storage_failed(error.to_string());
+        if passes {
+            failed.transient(STORAGE_RETRY_MS)
+        } else {
+            failed
+        }
+    }
+}
+
+/// A file that could not be read or written. It may be later only where the disk or a quota has no room: permissions, a
+/// read-only disk and a failing one stay.
+fn file_failed(message: String, source: &std::io::Error) -> ServiceError {
+    let failed = ServiceError::storage_failed(message);
+    match source.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+            failed.transient(STORAGE_RETRY_MS)
+        }
+        _ => failed,
     }
 }
 
@@ -260,9 +284,8 @@ impl From<LoaderError> for ServiceError {
             })
         };
         match error {
-            LoaderError::Io { .. } | LoaderError::NoExec { .. } | LoaderError::Trust { .. } => {
-                Self::storage_failed(message)
-            }
+            LoaderError::Io { source, .. } => file_failed(message, &source),
+            LoaderError::NoExec { .. } | LoaderError::Trust { .. } => Self::storage_failed(message),
             LoaderError::NotReady { id, status } => refused(id, Some(status)),
             LoaderError::Load { id, reason, .. } => refused(id, Some(reason.as_str().to_owned())),
             LoaderError::SonameConflict { id, .. } => refused(id, Some(String::from("soname_conflict"))),
@@ -290,6 +313,8 @@ impl From<TaskFailed> for ServiceError {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use synapse_core::engine::{Crash, EngineState};
     use synapse_wire::client::{Class, ErrorCode};
 
@@ -348,6 +373,88 @@ mod tests {
         let refused = EngineError::new(EngineErrorCode::Quarantined, EngineState::ModelBad, "three crashes");
         let public = engine(&refused, Stage::Call);
         assert_eq!(public.facts().unwrap().reason.as_deref(), Some("quarantined"));
+    }
+
+    /// Proves ERR-04. A full disk and a lock pass, and their words say what to do; what a restart or an operator must
+    /// mend does not.
+    #[test]
+    fn a_full_disk_and_a_lock_pass_and_damage_stays() {
+        let path = || PathBuf::from("/data/store.db");
+        let detail = || String::from("words");
+        let io = |kind: ErrorKind| {
+            ServiceError::from(ModelsError::Storage {
+                path: path(),
+                source: kind.into(),
+            })
+        };
+        let (passes, stays) = (
+            [
+                (StoreError::Full { path: path() }.into(), "free some"),
+                (StoreError::Locked { path: path() }.into(), "Close whatever has it open"),
+                (
+                    StoreError::Io {
+                        path: path(),
+                        detail: detail(),
+                    }
+                    .into(),
+                    "check the disk",
+                ),
+                (io(ErrorKind::StorageFull), "/data/store.db"),
+                (io(ErrorKind::QuotaExceeded), "/data/store.db"),
+            ],
+            [
+                (
+                    StoreError::Corrupt {
+                        path: path(),
+                        detail: detail(),
+                    }
+                    .into(),
+                    "move store.db",
+                ),
+                (
+                    StoreError::Unwritable {
+                        path: path(),
+                        detail: detail(),
+                    }
+                    .into(),
+                    "may write it",
+                ),
+                (
+                    StoreError::WriterGone {
+                        path: path(),
+                        reason: detail(),
+                    }
+                    .into(),
+                    "started again",
+                ),
+                (
+                    StoreError::Sql {
+                        path: path(),
+                        detail: detail(),
+                    }
+                    .into(),
+                    "words",
+                ),
+                (io(ErrorKind::PermissionDenied), "/data/store.db"),
+                (io(ErrorKind::ReadOnlyFilesystem), "/data/store.db"),
+            ],
+        );
+        let check = |error: &ServiceError, class, words: &str| {
+            assert_eq!(
+                (error.code(), error.class()),
+                (&ErrorCode::StorageFailed, class),
+                "{error}"
+            );
+            assert_eq!(error.retry_after_ms().is_some(), class == Class::Transient, "{error}");
+            assert_eq!(error.safe_to_retry_same_request(), class == Class::Transient, "{error}");
+            assert!(error.message().contains(words), "{error}");
+        };
+        passes
+            .iter()
+            .for_each(|(error, words)| check(error, Class::Transient, words));
+        stays
+            .iter()
+            .for_each(|(error, words)| check(error, Class::Permanent, words));
     }
 
     #[test]

@@ -234,8 +234,10 @@ pub static TABLE: &[ErrorRow] = &[
     permanent(
         ErrorCode::StorageFailed,
         -32025,
-        "A file or the database could not be read or written.",
-        "Check free space, permissions and the data directory; the message names the file.",
+        "A file or the database could not be read or written. Where the disk or a quota is full, or another process has \
+         the database locked, the class is transient and nothing of the request was kept.",
+        "Where the class is transient, make room or close what holds the lock, and try again; otherwise check \
+         permissions and the disk. The message names the file.",
     ),
     permanent(
         ErrorCode::PluginRefused,

@@ -114,7 +114,9 @@ impl StoreError {
         let path = path.to_path_buf();
         let detail = error.to_string();
         match error.sqlite_error_code() {
-            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Locked { path },
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed) => {
+                Self::Locked { path }
+            }
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Corrupt { path, detail },
             Some(ErrorCode::DiskFull) => Self::Full { path },
             Some(ErrorCode::SystemIoFailure) => Self::Io { path, detail },
