@@ -12,7 +12,7 @@ use synapse_wire::client::{
     JobPage, JobPageResult, JobParams, JobResult, JobResultParams, JobState, JobView, RerankScoreResult, Text,
 };
 
-use super::toy::{Bench, HANG, Setup, ask, ask_scores, batch, code, query, rerank};
+use super::toy::{Bench, HANG, Setup, ask, ask_scores, batch, code, query, rerank, until_cancelled};
 use super::{
     ErrorCode, ServiceError, embed_batch, job_append, job_cancel, job_create, job_list, job_result, job_seal,
     job_status, rerank_score,
@@ -76,33 +76,35 @@ async fn page(bench: &Bench, job: &str, number: u64) -> JobPageResult {
     job_result::run(&bench.daemon, &bench.ctx(), params).await.unwrap()
 }
 
-/// One page, as soon as it is there.
-async fn there(bench: &Bench, job: &str, number: u64) -> JobPage {
-    let found = async {
+/// Asks until there is an answer. A job is polled: neither its pages nor a lane's queue tell anybody that they grew.
+async fn polled<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let answered = async {
         loop {
-            if let Some(content) = page(bench, job, number).await.content {
-                return content;
+            if let Some(answer) = ask().await {
+                return answer;
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(HANG, found).await.unwrap()
+    tokio::time::timeout(HANG, answered).await.unwrap()
+}
+
+/// One page, as soon as it is there.
+async fn there(bench: &Bench, job: &str, number: u64) -> JobPage {
+    polled(async || page(bench, job, number).await.content).await
 }
 
 /// Walks the pages while the job runs, to its end.
 async fn walk(bench: &Bench, job: &str) -> (JobState, Vec<JobPage>) {
-    let walked = async {
-        let mut pages = Vec::new();
-        loop {
-            let next = page(bench, job, u64::try_from(pages.len()).unwrap()).await;
-            match next.content {
-                Some(content) => pages.push(content),
-                None if next.state.is_final() => return (next.state, pages),
-                None => tokio::time::sleep(Duration::from_millis(1)).await,
-            }
-        }
-    };
-    tokio::time::timeout(HANG, walked).await.unwrap()
+    let mut pages = Vec::new();
+    let state = polled(async || {
+        let next = page(bench, job, u64::try_from(pages.len()).unwrap()).await;
+        let ended = next.content.is_none() && next.state.is_final();
+        pages.extend(next.content);
+        ended.then_some(next.state)
+    })
+    .await;
+    (state, pages)
 }
 
 /// The vectors of all pages by item id; an id that stands twice is a failure.
@@ -227,10 +229,7 @@ async fn a_job_goes_on_after_a_restart() {
     }
     bench.script.then(move |ctx, _| {
         reached.send(()).unwrap();
-        while !ctx.control.cancelled() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Err(cancelled())
+        Err(until_cancelled(ctx))
     });
     seal(&bench, &job).await.unwrap();
     tokio::task::spawn_blocking(move || at_third.recv_timeout(HANG).unwrap())
@@ -262,11 +261,6 @@ async fn a_job_goes_on_after_a_restart() {
         .iter()
         .filter(|view| view.job_id == job || view.job_id == fresh);
     assert_eq!(batches.count(), 2);
-}
-
-fn cancelled() -> synapse_core::engine::EngineError {
-    use synapse_core::engine::{EngineError, EngineErrorCode, EngineState};
-    EngineError::new(EngineErrorCode::Cancelled, EngineState::Usable, "stopped")
 }
 
 #[tokio::test]
@@ -395,12 +389,8 @@ async fn what_a_job_could_not_do_is_refused_before_its_texts() {
 /// Waits until so many bulk calls wait on the toy's lane.
 async fn until_waiting(bench: &Bench, calls: usize) {
     let lane = bench.daemon.lanes.all().remove(0);
-    let waiting = async {
-        while lane.loaded().unwrap().executor.load().bulk_waiting < calls {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    tokio::time::timeout(HANG, waiting).await.unwrap();
+    let waits = || lane.loaded().unwrap().executor.load().bulk_waiting >= calls;
+    polled(async || waits().then_some(())).await;
 }
 
 /// A job of so many texts of so many words, each of which is `words + 2` tokens.
@@ -522,18 +512,14 @@ async fn the_weight_of_a_job_reaches_the_scheduler() {
 /// Reads scores page by page, while the job runs, to its end.
 async fn scores(bench: &Bench, job: &str) -> (JobState, BTreeMap<String, Option<f32>>) {
     let mut pages = Vec::new();
-    let walked = async {
-        loop {
-            let next = page(bench, job, u64::try_from(pages.len()).unwrap()).await;
-            assert!(next.content.is_none(), "a job that scores has no vectors");
-            match next.scores {
-                Some(page) => pages.push(page),
-                None if next.state.is_final() => return next.state,
-                None => tokio::time::sleep(Duration::from_millis(1)).await,
-            }
-        }
-    };
-    let state = tokio::time::timeout(HANG, walked).await.unwrap();
+    let state = polled(async || {
+        let next = page(bench, job, u64::try_from(pages.len()).unwrap()).await;
+        assert!(next.content.is_none(), "a job that scores has no vectors");
+        let ended = next.scores.is_none() && next.state.is_final();
+        pages.extend(next.scores);
+        ended.then_some(next.state)
+    })
+    .await;
     let mut found = BTreeMap::new();
     for page in pages {
         assert_eq!(page.items.len(), page.scores.len());
@@ -568,10 +554,7 @@ async fn a_rerank_over_the_caps_becomes_a_job() {
     let (reached, at_second) = sync_channel(1);
     bench.script.then(move |ctx, _| {
         reached.send(()).unwrap();
-        while !ctx.control.cancelled() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Err(cancelled())
+        Err(until_cancelled(ctx))
     });
     let job = accepted(rerank_score::run(&bench.daemon, &bench.ctx(), request(Some("key"))).await);
     let again = accepted(rerank_score::run(&bench.daemon, &bench.ctx(), request(Some("key"))).await);
@@ -579,9 +562,7 @@ async fn a_rerank_over_the_caps_becomes_a_job() {
     tokio::task::spawn_blocking(move || at_second.recv_timeout(HANG).unwrap())
         .await
         .unwrap();
-    while page(&bench, &job, 0).await.scores.is_none() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    polled(async || page(&bench, &job, 0).await.scores).await;
 
     let bench = bench.restart_with_engine().await;
     let (state, kept) = scores(&bench, &job).await;

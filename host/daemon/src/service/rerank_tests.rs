@@ -3,10 +3,9 @@
 //! The toy's score of a pair is ten times the sum of the document's ids and of the `[SEP]` (2) behind it, less what stands
 //! before the document: `[CLS]` (1), the query, `[SEP]` (2).
 
-use synapse_core::engine::{EngineError, EngineErrorCode, EngineState};
 use synapse_wire::client::{BatchItem, ErrorCode, RerankReply, RerankScoreParams, ScoreKind, Text};
 
-use super::toy::{Bench, HANG, ask, ask_scores, code, context, query, rerank};
+use super::toy::{Bench, HANG, ask, ask_scores, code, context, query, rerank, until_cancelled};
 use super::{ServiceError, tokenize};
 use crate::config::Config;
 
@@ -295,16 +294,7 @@ async fn a_small_rerank_goes_before_a_large_one() {
 async fn a_rerank_ends_at_its_deadline_and_at_its_cancellation() {
     let bench = loaded().await;
     for by_cancel in [false, true] {
-        bench.script.then(|ctx, _| {
-            while !ctx.control.cancelled() {
-                std::thread::yield_now();
-            }
-            Err(EngineError::new(
-                EngineErrorCode::Cancelled,
-                EngineState::Usable,
-                "stopped",
-            ))
-        });
+        bench.script.then(|ctx, _| Err(until_cancelled(ctx)));
         let ctx = context(
             HANG,
             if by_cancel {

@@ -42,6 +42,14 @@ pub struct Script {
     pub unloads: AtomicU32,
 }
 
+/// Computes until it is cancelled: engines look at their control now and then, as nothing wakes them.
+pub fn until_cancelled(ctx: &CallContext<'_>) -> EngineError {
+    while !ctx.control.cancelled() {
+        std::thread::yield_now();
+    }
+    EngineError::new(EngineErrorCode::Cancelled, EngineState::Usable, "stopped")
+}
+
 impl Script {
     /// The next call does this after its usual work.
     pub fn then(&self, act: impl FnOnce(&CallContext<'_>, &mut [f32]) -> Result<(), EngineError> + Send + 'static) {

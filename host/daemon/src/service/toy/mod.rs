@@ -17,7 +17,7 @@ use synapse_wire::client::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub use self::engine::Script;
+pub use self::engine::{Script, until_cancelled};
 use super::{RequestContext, ServiceError, embed_batch, embed_query, microllm_oneshot, model_load, rerank_score};
 use crate::config::Config;
 use crate::models::{ModelStoreConfig, PullProgress, SourceChoice};
