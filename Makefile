@@ -22,7 +22,7 @@ test: setup-derived setup-python  ## every test that fits into minutes
 
 test-long: setup-derived setup-python  ## the long versions: more seeds, more kill points, 500 deaths of workers
 	@$(MAKE) --no-print-directory plugins PROFILE=$(TEST_PROFILE)
-	SYNAPSE_TEST_LONG=1 cargo test --locked --profile $(TEST_PROFILE) --workspace
+	SYNAPSE_TEST_LONG=1 cargo test --locked --profile $(TEST_PROFILE) --workspace --features synapse/parquet
 
 bench: setup-derived  ## figures against named peers, written to docs/bench; BENCH_ARGS="--scale 0.25" is shorter
 	@$(MAKE) --no-print-directory plugins PROFILE=release
@@ -34,7 +34,7 @@ docs: setup-derived  ## rewrite the generated pages: API schemas, error table, c
 
 lint: setup-native  ## what CI checks before the tests
 	cargo fmt --all --check
-	cargo clippy --locked --profile $(TEST_PROFILE) --workspace --all-targets -- -D warnings
+	cargo clippy --locked --profile $(TEST_PROFILE) --workspace --all-targets --features synapse/parquet -- -D warnings
 
 clean:
 	cargo clean

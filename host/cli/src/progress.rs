@@ -54,14 +54,15 @@ impl Meter {
     fn show(&mut self, progress: &JobProgress) {
         match self {
             Self::Bar(bar) => {
-                if bar.message() != clean(&progress.phase) {
-                    // Time left is that of the phase.
+                let begins = bar.message() != clean(&progress.phase);
+                bar.set_message(clean(&progress.phase));
+                bar.set_style(style(progress));
+                bar.set_position(progress.done);
+                bar.set_length(progress.total.unwrap_or(0));
+                if begins {
+                    // Time left is that of the phase, and what an earlier run did says nothing of this one's speed.
                     bar.reset_eta();
                 }
-                bar.set_message(clean(&progress.phase));
-                bar.set_length(progress.total.unwrap_or(0));
-                bar.set_position(progress.done);
-                bar.set_style(style(progress));
             }
             Self::Lines { last } => {
                 let step = step(progress);
@@ -199,6 +200,16 @@ mod tests {
         ] {
             assert_eq!(line(&view), expected);
         }
+    }
+
+    /// A job that goes on at nine tenths was not that fast.
+    #[test]
+    fn what_was_done_before_is_no_speed() {
+        let bar = ProgressBar::hidden();
+        let mut meter = Meter::Bar(bar.clone());
+        meter.amount("embed", 90_000, Some(100_000), "items");
+        // NaN where no time has passed.
+        assert!(bar.per_sec().max(0.0) < 1.0, "{}", bar.per_sec());
     }
 
     #[test]

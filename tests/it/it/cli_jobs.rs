@@ -144,6 +144,13 @@ fn a_file_is_embedded_across_a_kill_of_the_daemon() {
     let run = end(command);
     assert!([4, 5].contains(&run.code), "{}", run.stderr);
     assert!(run.stderr.contains("texts   6000"), "{}", run.stderr);
+    let estimate = run.stderr.find("\ntime    about ").expect("an estimate");
+    let first = run.stderr.find("\nsend ").expect("a line of progress");
+    assert!(
+        estimate < first,
+        "what it will take is said before it begins: {}",
+        run.stderr
+    );
     assert!(
         run.stderr.contains("the same command goes on with it"),
         "{}",
@@ -178,6 +185,7 @@ fn a_file_is_embedded_across_a_kill_of_the_daemon() {
         run.stderr
     );
     assert!(!run.stderr.contains("send "), "nothing is sent twice: {}", run.stderr);
+    assert!(!run.stderr.contains("\ntime "), "nothing begins: {}", run.stderr);
     let (rows, dims, vectors) = npy(&place.path().join("vectors.npy"));
     assert_eq!((rows, dims), (6_000, 32));
     assert_eq!(vectors, inline(&mut client, &texts));

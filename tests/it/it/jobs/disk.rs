@@ -4,7 +4,7 @@
 //! The disk is a real one with a file-size limit of the process, which the kernel enforces at the same calls.
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{MODEL, TEXTS, Walk, alone, creation, end, place, result, serving, start, start_large, status, walk};
 use crate::support::daemon::Daemon;
@@ -42,6 +42,7 @@ fn a_job_waits_for_a_full_disk_and_goes_on() {
     ] {
         let (code, error) = client.fails(method, &params);
         assert_eq!(code, "storage_failed", "{method}: {error}");
+        assert_eq!(error["data"]["class"], "transient", "{method}: {error}");
         assert!(
             error["message"]
                 .as_str()
@@ -52,14 +53,22 @@ fn a_job_waits_for_a_full_disk_and_goes_on() {
     let params = json!({"model": MODEL, "text": TEXTS[0], "role": "document", "encoding": "base64"});
     assert_eq!(client.ok("embed.query", &params)["vectors"][0], *expected[0]);
     let view = status(&mut client, &id);
-    assert_eq!(view["state"], "running", "{view}");
+    assert_eq!(
+        (&view["state"], &view["waits_for"]),
+        (&json!("running"), &json!("disk")),
+        "{view}"
+    );
     let kept = usize::try_from(view["progress"]["done"].as_u64().expect("a number")).expect("is small");
     assert!(kept > 0 && kept < MANY, "{view}");
     let first = result(&mut client, &id, 0)["content"].take();
 
     limit(&daemon, None);
     let view = end(&mut client, &id);
-    assert_eq!(view["state"], "done", "{view}");
+    assert_eq!(
+        (&view["state"], &view["waits_for"]),
+        (&json!("done"), &Value::Null),
+        "{view}"
+    );
     let mut seen = Walk::new(&expected);
     let (pages, _) = walk(&mut client, &id, &mut seen);
     assert!(seen.is_whole(MANY), "{} of {MANY}", seen.seen.len());

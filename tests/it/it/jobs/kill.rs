@@ -7,6 +7,7 @@
 //! some scores the same texts as the candidates of a query.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 
 use serde_json::{Value, json};
 
@@ -419,6 +420,11 @@ fn a_daemon_killed_at_any_point_of_a_job_loses_and_repeats_nothing() {
         works.push(work);
         last = Some(point);
     }
+    let stderr = std::io::stderr();
+    let _ = writeln!(
+        stderr.lock(),
+        "{rounds} kills; jobs that went on with their pages: {resumed:?}"
+    );
     // The kills met jobs at work, and what these had kept was gone on with.
     assert!(resumed.values().sum::<usize>() >= rounds / 6, "{resumed:?}");
 }

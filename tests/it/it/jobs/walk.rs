@@ -1,5 +1,7 @@
 //! Pages read while they are written, and the memory that a large job takes.
 
+use std::io::Write;
+
 use serde_json::json;
 
 use super::{Walk, alone, end, place, serving, start_large, walk};
@@ -34,6 +36,12 @@ fn a_large_job_is_read_while_it_runs_and_takes_no_memory() {
     );
     let most = daemon.memory("VmHWM");
     let bound = loaded + ((BUDGET + ALLOWANCE) << 10);
+    let stderr = std::io::stderr();
+    let _ = writeln!(
+        stderr.lock(),
+        "{items} texts in {} pages, the reader {ahead} times ahead; {loaded} KiB when loaded, {most} at most of {bound}",
+        pages.len()
+    );
     assert!(most <= bound, "{most} KiB, loaded {loaded}, at most {bound}");
     // Read again from the start, the pages are those that were read while it ran.
     for (number, page) in pages.iter().enumerate().step_by(17) {

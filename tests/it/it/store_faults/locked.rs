@@ -75,11 +75,13 @@ fn a_job_waits_for_a_locked_store_and_goes_on() {
     for (method, params) in [("job.create", creation("other")), ("job.cancel", json!({"job_id": id}))] {
         let (code, error) = client.fails(method, &params);
         assert_eq!(code, "storage_failed", "{method}: {error}");
+        assert_eq!(error["data"]["class"], "transient", "{method}: {error}");
         let words = error["message"].as_str().expect("words");
         assert!(words.contains("locked by another process"), "{error}");
     }
     let params = json!({"model": MODEL, "text": TEXTS[0], "role": "document", "encoding": "base64"});
     assert_eq!(client.ok("embed.query", &params)["vectors"][0], *expected[0]);
+    assert_eq!(status(&mut client, &id)["waits_for"], "disk");
     drop(held);
 
     let view = end(&mut client, &id);

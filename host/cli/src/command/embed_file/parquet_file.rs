@@ -154,7 +154,8 @@ mod tests {
 
     use super::*;
 
-    /// Read back by the format's other half: what `write` and `read` share beyond the format is the crate's schema.
+    /// Read back by the format's other half, which shares no more with the writer than the crate; and the bytes of the
+    /// vectors are there as they are.
     #[test]
     fn rows_are_columns_and_failed_ones_are_null() {
         let folder = tempfile::tempdir().unwrap();
@@ -174,6 +175,10 @@ mod tests {
             writer.finish()
         })
         .unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        assert!(bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1"));
+        let first: Vec<u8> = rows[0].2.iter().flat_map(|value| value.to_le_bytes()).collect();
+        assert!(bytes.windows(first.len()).any(|window| window == first));
         let reader = SerializedFileReader::new(std::fs::File::open(&path).unwrap()).unwrap();
         let metadata = reader.metadata().file_metadata().key_value_metadata().unwrap();
         assert_eq!(
