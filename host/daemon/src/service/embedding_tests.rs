@@ -1,9 +1,9 @@
 //! The embedding path on a real daemon with a toy engine: what is refused, what reaches the engine, what comes back.
 
-use synapse_wire::client::{EmbedQueryParams, EmbedReply, ErrorCode, Role, Text};
+use synapse_wire::client::{EmbedBatchResult, EmbedQueryParams, EmbedReply, ErrorCode, Role, Text};
 
-use super::ServiceError;
 use super::toy::{Bench, Setup, ask, ask_all, batch, code, query};
+use super::{ServiceError, embed_batch};
 use crate::config::Config;
 
 fn values(reply: &EmbedReply, item: usize) -> Vec<f32> {
@@ -317,7 +317,7 @@ async fn what_cannot_be_served_is_refused_before_the_engine_is_called() {
     assert_eq!(served.await.unwrap().fingerprint, good);
 }
 
-/// Proves API-11: at each cap a batch is served, beyond it the cap is named.
+/// Proves API-11: at each cap a batch is served, beyond it the cap is named, and a batch with a key becomes a job.
 #[tokio::test]
 async fn inline_caps_are_named() {
     let mut config = Config::default();
@@ -334,6 +334,7 @@ async fn inline_caps_are_named() {
     let limit_of = |outcome: Result<EmbedReply, ServiceError>| {
         outcome.err().map(|error| {
             assert_eq!(*error.code(), ErrorCode::LimitExceeded, "{error}");
+            assert!(error.message().contains("request_key"), "{error}");
             error.facts().unwrap().limit.clone().unwrap()
         })
     };
@@ -352,6 +353,11 @@ async fn inline_caps_are_named() {
     for (texts, expected) in cases {
         let outcome = ask_all(&bench, &ctx, batch(texts)).await;
         assert_eq!(limit_of(outcome).as_deref(), expected, "{texts:?}");
+        let mut keyed = batch(texts);
+        keyed.request_key = Some(format!("{texts:?}"));
+        let outcome = embed_batch::run(&bench.daemon, &ctx, keyed).await.unwrap();
+        let is_job = matches!(outcome, EmbedBatchResult::Accepted(_));
+        assert_eq!(is_job, expected.is_some(), "{texts:?} with a key");
     }
     // One text that is too large by itself is that item's affair.
     let large = " ".repeat(51);
