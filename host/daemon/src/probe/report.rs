@@ -4,6 +4,7 @@
 //! row of exactly what it is now; where there is none, the newest row of the same name, marked stale (CERT-08, CERT-09).
 //! Not known here: how rows are found by requests (`lane/certification.rs`), JSON's form.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use synapse_catalog::Kind;
@@ -265,7 +266,8 @@ fn pair_report(rows: &Rows, row: &AliasRow) -> Option<PairReport> {
     })
 }
 
-/// The choices that were made on this machine under this knob for the lanes shown, where the lane still serves.
+/// The last choice for each kind of work that was made on this machine under this knob for the lanes shown, where the lane
+/// still serves. A choice is written under its lane's profile, so one for another engine does not overwrite it.
 fn assignments(daemon: &Daemon, rows: &Rows, lanes: &[LaneReport]) -> Vec<WorkloadAssignment> {
     let knob = daemon.config.knob.as_str();
     let holds = |row: &&AssignmentRow| {
@@ -275,9 +277,14 @@ fn assignments(daemon: &Daemon, rows: &Rows, lanes: &[LaneReport]) -> Vec<Worklo
                 here && lane.lane == row.lane && lane.verdict == LaneVerdict::Certified
             })
     };
-    rows.assignments
-        .iter()
-        .filter(holds)
+    let mut last: BTreeMap<(&str, &str), &AssignmentRow> = BTreeMap::new();
+    for row in rows.assignments.iter().filter(holds) {
+        let chosen = last.entry((&row.model, &row.workload)).or_insert(row);
+        if row.stamp.created_ms > chosen.stamp.created_ms {
+            *chosen = row;
+        }
+    }
+    last.into_values()
         .map(|row| WorkloadAssignment {
             model: row.model.clone(),
             workload: row.workload.clone(),
