@@ -211,7 +211,8 @@ fn strike(point: Point, place: &Place, daemon: Daemon, mut client: Client, work:
             let (method, params) = work.whole();
             work.jobs.push(job_id(&client.ok(method, &params)));
             let quanta = work.items / 64;
-            let pages = usize::try_from(dice.below(4)).expect("is small");
+            // One at least: what was kept is there to be gone on with.
+            let pages = 1 + usize::try_from(dice.below(3)).expect("is small");
             read_pages(&mut client, work, if point == Point::End { quanta } else { pages });
             if point == Point::Cancel {
                 let id = work.jobs.last().expect("a job").clone();
@@ -426,5 +427,5 @@ fn a_daemon_killed_at_any_point_of_a_job_loses_and_repeats_nothing() {
         "{rounds} kills; jobs that went on with their pages: {resumed:?}"
     );
     // The kills met jobs at work, and what these had kept was gone on with.
-    assert!(resumed.values().sum::<usize>() >= rounds / 12, "{resumed:?}");
+    assert!(resumed.values().sum::<usize>() >= rounds / 6, "{resumed:?}");
 }
